@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/* Between the bond*.c files. Everything on the control thread, with the QP's ctl lock, unless said otherwise. */
+#ifndef DUALPORT_BOND_PRIV_H
+#define DUALPORT_BOND_PRIV_H
+
+#include "bond.h"
+#include "bond_msg.h"
+#include "qp.h"
+
+enum bond_state {
+	SEEKING,    /* for the peer, or for it to name us */
+	OFFERED,    /* leader: waits for ACCEPT */
+	CONNECTING, /* follower: waits for CONNECTED */
+	CONNECTED,  /* twins can receive; waits for the program's RTS */
+	PROBING,
+	UP,
+	NO,
+};
+
+struct dp_bond {
+	struct dp_qp *q; /* held */
+	enum bond_state state;
+	bool ended; /* the program's side is over; the control thread frees it */
+	union ibv_gid my_gid, peer_gid;
+	uint32_t my_qpn, peer_qpn;
+	uint32_t my_incarnation, peer_incarnation;
+	char netdev[IFNAMSIZ];
+	struct dp_locate *locate;
+	struct dp_peer *peer;
+	uint32_t peer_pd;
+	struct dp_twin_info mine[DP_MAX_RAILS], theirs[DP_MAX_RAILS]; /* by rail */
+	uint64_t probe_deadline;
+	struct dp_rpd *rpd; /* to be put by the control thread */
+	struct dp_timer timer;
+	struct dp_bond *next; /* of all, control thread */
+};
+
+/* bond.c */
+extern const struct dp_peer_handler dp_bond_handler;
+extern struct dp_bond *dp_bonds;
+void dp_bond_tell(struct dp_bond *b, enum dp_bond_type type);
+void dp_bond_give_up(struct dp_bond *b, enum dp_fallback reason); /* native for good */
+void dp_bond_stop_seeking(struct dp_bond *b);
+unsigned dp_bond_make_twins(struct dp_bond *b, uint32_t limit);
+unsigned dp_bond_connect_twins(struct dp_bond *b);
+/* Twins on both sides can receive. */
+void dp_bond_connected(struct dp_bond *b);
+
+/* bond_switch.c: twins to RTS, probe, switch or give up */
+void dp_bond_probe(struct dp_bond *b);
+
+/* bond_life.c, any thread */
+void dp_bond_settled(struct dp_qp *q);
+
+/* bond_util.c */
+const char *dp_gid_text(const union ibv_gid *g, char *buf, size_t n);
+/* A line at most once per GID (NULL: per format). */
+void dp_say_once(const union ibv_gid *gid, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int dp_set_nonblock(int fd);
+/* The GIDs of that port become addresses under which peers may look for this process's QPs. */
+void dp_advertise_port(const struct dp_verbs *real, struct ibv_context *ctx, uint8_t port);
+struct dp_peer *dp_peer_oneself(void);
+void dp_watch_siblings(struct dp_ctx *c);
+
+#endif

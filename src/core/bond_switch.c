@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* From connected twins to a bonded QP: probe each rail, then switch at a WR boundary. */
+#include "bond_priv.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PROBE_LIMIT_NS UINT64_C(3000000000)
+#define PROBE_LOOK_NS UINT64_C(500000)
+
+static uint32_t weight_of(uint32_t place)
+{
+	return dp_cfg.weights == DP_WEIGHTS_FIXED && place < DP_MAX_RAILS ? dp_cfg.weight[place] : 1;
+}
+
+/* Closes the gaps that failed rails left. With scq->lock and lock held: look-ups find rails by pointer. */
+static void compact(struct dp_qp *q)
+{
+	uint32_t n = 1;
+
+	for (uint32_t r = 1; r < q->nrails; r++) {
+		if (!q->rail[r].twin)
+			continue;
+		if (r != n) {
+			q->rail[n] = q->rail[r];
+			q->rail[n].idx = n;
+			dp_hmap_put(&q->rail[n].sib->twins, q->rail[n].twin->qp_num, &q->rail[n]);
+		}
+		n++;
+	}
+	q->nrails = n;
+}
+
+static int prepare_rails(struct dp_bond *b)
+{
+	struct dp_qp *q = b->q;
+	char peer[64], port[80];
+
+	dp_gid_text(&b->peer_gid, peer, sizeof(peer));
+	for (uint32_t r = 0; r < q->nrails; r++) {
+		struct dp_rail *rail = &q->rail[r];
+
+		if (r && !rail->twin)
+			continue;
+		rail->chain.sge = calloc((size_t)DP_BATCH * (q->cap.max_send_sge ? q->cap.max_send_sge : 1),
+					 sizeof(*rail->chain.sge));
+		snprintf(port, sizeof(port), "%s:%d", r ? rail->sib->port.dev : q->c->dev,
+			 r ? rail->sib->port.port : q->init.port_num);
+		rail->flow = dp_flow_get(port, peer);
+		if (!rail->chain.sge || !rail->flow)
+			return -ENOMEM;
+	}
+	q->rpd = dp_rpd_get(b->peer, b->peer_pd);
+	return q->rpd ? 0 : -ENOMEM;
+}
+
+static void banner(const struct dp_bond *b)
+{
+	struct dp_qp *q = b->q;
+	char peer[64], rails[1024];
+	size_t at = 0;
+
+	for (uint32_t r = 0; r < q->nrails && at < sizeof(rails); r++)
+		at += (size_t)snprintf(rails + at, sizeof(rails) - at, "%s%s:%d", r ? " + " : "",
+				       r ? q->rail[r].sib->port.dev : q->c->dev,
+				       r ? q->rail[r].sib->port.port : q->init.port_num);
+	dp_log(DP_LOG_QUIET, "qp 0x%x to %s qp 0x%x: bonded over %s", b->my_qpn,
+	       dp_gid_text(&b->peer_gid, peer, sizeof(peer)), b->peer_qpn, rails);
+}
+
+static void switch_over(struct dp_bond *b)
+{
+	struct dp_qp *q = b->q;
+	unsigned good = 0;
+	int ret;
+
+	for (uint32_t r = 1; r < q->nrails; r++) {
+		if (!q->rail[r].twin)
+			continue;
+		if (q->rail[r].probe == DP_PROBE_OK) {
+			good++;
+			continue;
+		}
+		dp_warn("qp 0x%x: no way from %s to %s: the probe %s", q->qp_num, q->rail[r].sib->text,
+			b->theirs[r].text, q->rail[r].probe == DP_PROBE_FAILED ? "failed" : "was not answered");
+		dp_twin_destroy(q, &q->rail[r]);
+	}
+	if (!good) {
+		dp_bond_tell(b, DP_BOND_BYE);
+		dp_bond_give_up(b, DP_FB_PROBE_FAILED);
+		return;
+	}
+	ret = prepare_rails(b);
+	dp_take(&q->scq->lock);
+	dp_take(&q->lock);
+	if (!ret && (q->unrecorded || atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_PENDING))
+		ret = -ECANCELED;
+	if (!ret) {
+		compact(q);
+		ret = dp_order_widen(&q->order, q->nrails);
+	}
+	if (!ret) {
+		q->policy = (struct dp_plan_policy){
+			.nrails = q->nrails,
+			.split_min = dp_cfg.split_min,
+			.align = dp_cfg.align,
+		};
+		q->policy.weight[0] = weight_of(q->c->place);
+		for (uint32_t r = 1; r < q->nrails; r++)
+			q->policy.weight[r] = weight_of(q->rail[r].sib->place);
+		dp_order_bond(&q->order);
+		/* release: see dp_post_send() */
+		atomic_store_explicit(&q->state, DP_QP_BONDED, memory_order_release);
+	}
+	dp_drop(&q->lock);
+	dp_drop(&q->scq->lock);
+	if (ret) {
+		dp_warn("qp 0x%x: cannot bond: %s", q->qp_num, strerror(-ret));
+		dp_bond_tell(b, DP_BOND_BYE);
+		dp_bond_give_up(b, DP_FB_TWIN_QP_FAILED);
+		return;
+	}
+	b->state = UP;
+	dp_count(&dp_counters.bonds, 1);
+	if (dp_cfg.diag || dp_log_level >= DP_LOG_INFO)
+		banner(b);
+	dp_bond_settled(q);
+}
+
+static void look_at_probes(struct dp_timer *t)
+{
+	struct dp_bond *b = (struct dp_bond *)((char *)t - offsetof(struct dp_bond, timer));
+	struct dp_qp *q = b->q;
+	bool open = false;
+
+	dp_take(&q->ctl);
+	if (b->ended || b->state != PROBING)
+		goto out;
+	dp_take(&q->scq->lock);
+	dp_cq_progress(q->scq, false);
+	dp_take(&q->lock);
+	for (uint32_t r = 1; r < q->nrails; r++)
+		open |= q->rail[r].twin && q->rail[r].probe == DP_PROBE_SENT;
+	dp_drop(&q->lock);
+	dp_drop(&q->scq->lock);
+	if (open && dp_now_ns() < b->probe_deadline)
+		dp_timer_arm(&b->timer, PROBE_LOOK_NS, look_at_probes);
+	else
+		switch_over(b);
+out:
+	dp_drop(&q->ctl);
+}
+
+/* Twins on both sides can receive, and the program's QP is at RTS: try whether anything gets through. */
+void dp_bond_probe(struct dp_bond *b)
+{
+	struct dp_qp *q = b->q;
+
+	b->state = PROBING;
+	b->probe_deadline = dp_now_ns() + PROBE_LIMIT_NS;
+	for (uint32_t r = 1; r < q->nrails; r++) {
+		int ret;
+
+		if (!q->rail[r].twin)
+			continue;
+		ret = dp_twin_rts(q, &q->rail[r], &b->mine[r], &b->theirs[r]);
+		if (!ret)
+			ret = dp_twin_probe(q, &q->rail[r]);
+		if (ret) {
+			dp_warn("qp 0x%x: twin on %s: %s", q->qp_num, q->rail[r].sib->text, strerror(-ret));
+			q->rail[r].probe = DP_PROBE_FAILED;
+		}
+	}
+	dp_timer_arm(&b->timer, PROBE_LOOK_NS / 4, look_at_probes);
+}

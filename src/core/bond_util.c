@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+#include "bond_priv.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+
+const char *dp_gid_text(const union ibv_gid *g, char *buf, size_t n)
+{
+	static const uint8_t v4[12] = { [10] = 0xff, [11] = 0xff };
+
+	if (!memcmp(g->raw, v4, sizeof(v4)))
+		return inet_ntop(AF_INET, g->raw + 12, buf, (socklen_t)n);
+	return inet_ntop(AF_INET6, g->raw, buf, (socklen_t)n);
+}
+
+void dp_say_once(const union ibv_gid *gid, const char *fmt, ...)
+{
+	static dp_lock lock = PTHREAD_MUTEX_INITIALIZER;
+	static struct {
+		union ibv_gid gid;
+		const char *fmt;
+	} said[256];
+	static unsigned n;
+	union ibv_gid none = { { 0 } };
+	char text[512];
+	bool known = false;
+	va_list ap;
+
+	dp_take(&lock);
+	for (unsigned i = 0; i < n && !known; i++)
+		known = said[i].fmt == fmt && !memcmp(&said[i].gid, gid ? gid : &none, sizeof(none));
+	/* a process with more silent peers than that has heard enough */
+	if (n == sizeof(said) / sizeof(said[0]))
+		known = true;
+	if (!known) {
+		said[n].gid = gid ? *gid : none;
+		said[n++].fmt = fmt;
+	}
+	dp_drop(&lock);
+	if (known)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	dp_warn("%s", text);
+}
+
+int dp_set_nonblock(int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+
+	return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) ? -errno : 0;
+}
+
+#define MAX_GIDS 256
+
+void dp_advertise_port(const struct dp_verbs *real, struct ibv_context *ctx, uint8_t port)
+{
+	static union ibv_gid gids[MAX_GIDS]; /* control thread only */
+	static size_t n;
+	static const union ibv_gid none;
+	size_t before = n;
+	union ibv_gid g;
+
+	for (int i = 0; i < 32 && n < MAX_GIDS; i++) {
+		bool known = false;
+
+		if (real->query_gid(ctx, port, i, &g) || !memcmp(&g, &none, sizeof(g)))
+			continue;
+		for (size_t k = 0; k < n; k++)
+			known |= !memcmp(&gids[k], &g, sizeof(g));
+		if (!known)
+			gids[n++] = g;
+	}
+	if (n != before)
+		dp_peer_advertise(gids, n);
+}
+
+static bool find_oneself(struct dp_peer *peer, void *arg)
+{
+	if (!dp_peer_is_self(peer))
+		return true;
+	*(struct dp_peer **)arg = peer;
+	return false;
+}
+
+struct dp_peer *dp_peer_oneself(void)
+{
+	struct dp_peer *self = NULL;
+
+	dp_peer_each(find_oneself, &self);
+	return self;
+}
+
+static void on_async(void *arg)
+{
+	struct dp_sib *sib = arg;
+	struct ibv_async_event e;
+
+	while (!sib->real->get_async_event(sib->ctx, &e)) {
+		if (e.event_type == IBV_EVENT_PORT_ERR || e.event_type == IBV_EVENT_DEVICE_FATAL)
+			dp_warn("%s: %s", sib->text,
+				e.event_type == IBV_EVENT_PORT_ERR ? "the port went down" : "fatal device error");
+		sib->real->ack_async_event(&e);
+	}
+}
+
+/* Nobody else reads the siblings' asynchronous events. */
+void dp_watch_siblings(struct dp_ctx *c)
+{
+	for (uint32_t i = 0; i < c->nsib; i++)
+		if (c->sib[i].ctx && !c->sib[i].watched && !dp_set_nonblock(c->sib[i].ctx->async_fd) &&
+		    !dp_peer_watch(c->sib[i].ctx->async_fd, on_async, &c->sib[i]))
+			c->sib[i].watched = true;
+}

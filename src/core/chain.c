@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* Chains: the WRs that go to one rail with one call, so that each rail gets one doorbell per batch. */
+#include "qp.h"
+
+#include <string.h>
+
+static struct ibv_send_wr *append(struct dp_chain *ch, const struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *w = &ch->wr[ch->n];
+
+	*w = *wr;
+	w->next = NULL;
+	if (ch->n)
+		ch->wr[ch->n - 1].next = w;
+	ch->n++;
+	return w;
+}
+
+bool dp_chain_full(const struct dp_qp *q, uint32_t rail)
+{
+	return q->rail[rail].chain.n == DP_BATCH;
+}
+
+static void fill(struct dp_qp *q, struct dp_chain *ch, const struct ibv_send_wr *wr, const struct dp_part *part,
+		 const uint32_t *lkeys)
+{
+	struct ibv_send_wr *w = append(ch, wr);
+	struct ibv_sge *out = &ch->sge[ch->nsge];
+	int n = 0;
+
+	if (part->len)
+		n = dp_plan_sges(wr->sg_list, wr->num_sge, part, lkeys, out, (int)q->cap.max_send_sge);
+	w->sg_list = out;
+	w->num_sge = n < 0 ? 0 : n; /* cannot fail: the part lies within, and never needs more SGEs than the WR has */
+	w->wr.rdma.remote_addr += part->offset;
+	ch->nsge += (unsigned)w->num_sge;
+}
+
+void dp_chain_add0(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part)
+{
+	struct dp_rail *rail = &q->rail[0];
+
+	if (part)
+		fill(q, &rail->chain, wr, part, NULL);
+	else
+		append(&rail->chain, wr);
+}
+
+void dp_chain_add(struct dp_qp *q, uint32_t r, const struct ibv_send_wr *wr, const struct dp_part *part,
+		  const uint32_t *lkeys, uint32_t rkey, uint64_t seq)
+{
+	struct dp_rail *rail = &q->rail[r];
+	struct ibv_send_wr *w;
+
+	fill(q, &rail->chain, wr, part, lkeys);
+	w = &rail->chain.wr[rail->chain.n - 1];
+	w->wr_id = seq;
+	w->wr.rdma.rkey = rkey;
+	/* only the last of a chain tells; the program's own flags do not matter here, but for the fence */
+	w->send_flags = wr->send_flags & IBV_SEND_FENCE;
+}
+
+static void empty(struct dp_chain *ch)
+{
+	ch->n = ch->nsge = 0;
+}
+
+int dp_chain_post0(struct dp_qp *q, unsigned *accepted)
+{
+	struct dp_chain *ch = &q->rail[0].chain;
+	struct ibv_send_wr *bad = NULL;
+	int ret;
+
+	*accepted = ch->n;
+	if (!ch->n)
+		return 0;
+	ret = q->post_send(q->qp, ch->wr, &bad);
+	if (ret)
+		*accepted = bad ? (unsigned)(bad - ch->wr) : 0;
+	for (unsigned i = 0; i < *accepted; i++) {
+		uint64_t bytes = 0;
+
+		for (int k = 0; k < ch->wr[i].num_sge; k++)
+			bytes += ch->wr[i].sg_list[k].length;
+		dp_count(&q->rail[0].flow->bytes, bytes);
+	}
+	dp_count(&q->rail[0].flow->msgs, *accepted);
+	empty(ch);
+	return ret;
+}
+
+bool dp_chain_posts(struct dp_qp *q)
+{
+	bool ok = true;
+
+	for (uint32_t r = 1; r < q->nrails; r++) {
+		struct dp_rail *rail = &q->rail[r];
+		struct dp_chain *ch = &rail->chain;
+		struct ibv_send_wr *bad;
+		uint64_t bytes = 0;
+
+		if (!ch->n)
+			continue;
+		ch->wr[ch->n - 1].send_flags |= IBV_SEND_SIGNALED;
+		for (unsigned i = 0; i < ch->n; i++)
+			for (int k = 0; k < ch->wr[i].num_sge; k++)
+				bytes += ch->wr[i].sg_list[k].length;
+		atomic_fetch_add_explicit(&rail->icq->pending, 1, memory_order_relaxed);
+		if (rail->dead || rail->twin->context->ops.post_send(rail->twin, ch->wr, &bad)) {
+			atomic_fetch_sub_explicit(&rail->icq->pending, 1, memory_order_relaxed);
+			rail->dead = true;
+			ok = false;
+		} else {
+			rail->posted = ch->wr[ch->n - 1].wr_id;
+			rail->signaled++;
+			dp_count(&rail->flow->bytes, bytes);
+			dp_count(&rail->flow->msgs, ch->n);
+		}
+		empty(ch);
+	}
+	return ok;
+}
+
+void dp_chain_drop(struct dp_qp *q)
+{
+	for (uint32_t r = 0; r < q->nrails; r++)
+		empty(&q->rail[r].chain);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/* Settings: libconfig file, then DUALPORT_<NAME> of the environment, which wins. */
+#ifndef DUALPORT_CONFIG_H
+#define DUALPORT_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define DP_MAX_RAILS 32
+#define DP_DEV_NAME 64
+
+enum dp_ordering { DP_ORDER_RC, DP_ORDER_STRICT, DP_ORDER_SIGNAL, DP_ORDER_RELAXED };
+enum dp_weights { DP_WEIGHTS_EQUAL, DP_WEIGHTS_FIXED, DP_WEIGHTS_RATE };
+
+/* "mlx5_0:1" or "mlx5_0:1:3" (GID index); "mlx5_0" means port 1 */
+struct dp_port_name {
+	char dev[DP_DEV_NAME];
+	int port;
+	int gid_index; /* -1: the one that fits the program's */
+};
+
+/* One port group. */
+struct dp_port_group {
+	int gpu;		/* index; -1 if named by pci or uuid, or if for any GPU */
+	char gpu_name[64];	/* "0000:9b:00.0" or "GPU-..." as written; "" if by index or for any GPU */
+	int nports;
+	struct dp_port_name ports[DP_MAX_RAILS];
+};
+
+struct dp_config {
+	bool enable;	    /* false: the library stays out of the process */
+	const char *source; /* the file read, or NULL */
+	int ngroups;	    /* 0: groups come from the card */
+	struct dp_port_group *groups;
+	int gpu;	    /* DUALPORT_GPU, else LOCAL_RANK and its relatives, else -1 */
+	uint64_t split_min; /* bytes */
+	uint64_t spread_min;
+	uint64_t align;
+	enum dp_weights weights;
+	uint32_t weight[DP_MAX_RAILS]; /* weights = fixed: by place in the group; 1..65535 */
+	enum dp_ordering ordering;
+	uint64_t bond_wait_ns;	  /* budget of the process */
+	uint64_t peer_timeout_ns; /* how long a QP waits, native, for its peer's answer */
+	uint64_t lease_ns;	  /* how long a peer may use remote keys without hearing from their owner */
+	int peer_port;		  /* first of the range of well-known TCP ports */
+	int peer_ports;		  /* size of that range */
+	char peer_bind[256];	  /* addresses to listen on, comma separated; "": all */
+	char peer_secret[256];	  /* path of the shared secret; "": none */
+	bool single_threaded;	  /* true: work on objects that the program declared single-threaded, too */
+	uint64_t stuck_ns;	  /* report a WR queued or held for longer; 0: never */
+	bool diag;
+	char diag_json[256]; /* "": none; %p stands for the pid */
+	int debug;	     /* enum dp_log_level */
+
+	char gpu_name[64];    /* DUALPORT_GPU if it is a PCI address or UUID; "" otherwise */
+	const char *gpu_from; /* variable that gpu or gpu_name came from (static); NULL: none did */
+	int nweights;	      /* weights = fixed: entries of weight[] */
+	uint64_t in_file;     /* bit DP_SET_* of settings.h: set by the file */
+	uint64_t in_env;      /* set by the environment */
+};
+
+/*
+ * Reads file (path, or NULL for the usual places) and the environment into cfg, which the caller frees with
+ * dp_config_free(). Returns 0, or -EINVAL (bad setting), or -errno of the file; then err holds one line with
+ * file, line and key, and cfg is as after dp_config_free(). No file in the usual places is no error; a file
+ * named by DUALPORT_CONF that cannot be read is one.
+ */
+int dp_config_load(struct dp_config *cfg, const char *path, char *err, size_t errlen);
+void dp_config_free(struct dp_config *cfg);
+
+/* Prints every setting: name, value, default, where it came from. */
+void dp_config_print(const struct dp_config *cfg, FILE *f);
+
+/*
+ * The group for a program that uses dev:port on GPU cfg->gpu (-1: unknown, then the first group that has the
+ * port). NULL and *why (static string) when there is none. A GPU that no group names gives NULL if DUALPORT_GPU
+ * named it; if it is only a guess from a local rank, the first group that has the port.
+ */
+const struct dp_port_group *dp_config_group(const struct dp_config *cfg, const char *dev, int port, const char **why);
+
+/* The process's configuration; read-only after dualport_core_start(). */
+extern struct dp_config dp_cfg;
+
+#endif

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* Start and end of the core: configuration, the table of our verbs, fork, exit. */
+#include "core.h"
+#include "bond.h"
+#include "group.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const struct dp_stub *dp_stub;
+static pid_t owner; /* the process that loaded us; children have no part in it */
+
+static const struct dp_verbs ours = {
+	.alloc_pd = dp_alloc_pd,
+	.dealloc_pd = dp_dealloc_pd,
+	.reg_mr = dp_reg_mr,
+	.reg_mr_iova = dp_reg_mr_iova,
+	.reg_mr_iova2 = dp_reg_mr_iova2,
+	.reg_dmabuf_mr = dp_reg_dmabuf_mr,
+	.rereg_mr = dp_rereg_mr,
+	.dereg_mr = dp_dereg_mr,
+	.create_comp_channel = dp_create_comp_channel,
+	.destroy_comp_channel = dp_destroy_comp_channel,
+	.create_cq = dp_create_cq,
+	.destroy_cq = dp_destroy_cq,
+	.get_cq_event = dp_get_cq_event,
+	.ack_cq_events = dp_ack_cq_events,
+	.create_qp = dp_create_qp,
+	.modify_qp = dp_modify_qp,
+	.destroy_qp = dp_destroy_qp,
+	.qp_to_qp_ex = dp_qp_to_qp_ex,
+	.query_qp_data_in_order = dp_query_qp_data_in_order,
+	.close_device = dp_close_device,
+};
+
+static const struct dp_core core = {
+	.abi = DP_CORE_ABI,
+	.ours = &ours,
+	.direct_access = dp_direct_access,
+};
+
+static void in_child(void)
+{
+	dp_peer_after_fork();
+	dp_bond_after_fork();
+	dp_progress_after_fork();
+}
+
+static void report(void)
+{
+	int ret;
+
+	if (dp_cfg.diag)
+		dp_stats_print(stderr);
+	if (!dp_cfg.diag_json[0])
+		return;
+	ret = dp_stats_write_json(dp_cfg.diag_json);
+	if (ret)
+		dp_warn("cannot write %s: %s", dp_cfg.diag_json, strerror(-ret));
+}
+
+__attribute__((destructor)) static void at_exit(void)
+{
+	/* a child that exits did none of the parent's work */
+	if (!dp_stub || getpid() != owner)
+		return;
+	report();
+	dp_bond_stop(true);
+}
+
+__attribute__((visibility("default"))) const struct dp_core *dualport_core_start(const struct dp_stub *stub)
+{
+	char text[512];
+	int ret;
+
+	if (stub->abi != DP_CORE_ABI) {
+		dp_warn("the preloaded library and its core are of different versions; running on one port");
+		return NULL;
+	}
+	ret = dp_config_load(&dp_cfg, NULL, text, sizeof(text));
+	if (ret) {
+		dp_warn("%s; running on one port", text);
+		return NULL;
+	}
+	if (!dp_cfg.enable)
+		return NULL;
+	if (!dp_cfg.ngroups && dp_groups_from_card(&dp_cfg, NULL, text, sizeof(text)))
+		dp_info("%s", text);
+	ret = pthread_atfork(NULL, NULL, in_child);
+	if (ret) {
+		dp_warn("pthread_atfork: %s; running on one port", strerror(ret));
+		return NULL;
+	}
+	owner = getpid();
+	dp_stub = stub;
+	return &core;
+}

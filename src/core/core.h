@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/*
+ * The objects of the core and who locks what.
+ *
+ * Locks, in the order in which they are taken:
+ *   dp_qp.ctl   the life of a QP's twins: modify_qp and destroy_qp of the program against the control thread.
+ *               May be held over slow verbs (create_qp), never over the network.
+ *   dp_cq.lock  polling: the program's CQ, the internal CQs behind it, the list of QPs to look at
+ *   dp_qp.lock  posting: order machine, queue, rails
+ * Other locks (dp_pd.lock, registries) are leaves.
+ */
+#ifndef DUALPORT_CORE_H
+#define DUALPORT_CORE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <infiniband/verbs.h>
+
+#include "../preload/verbs.h"
+#include "config.h"
+#include "hmap.h"
+#include "lock.h"
+#include "log.h"
+#include "order.h"
+#include "peer/peer.h"
+#include "plan.h"
+#include "stats.h"
+
+#define DP_BATCH 16 /* WRs posted with one call */
+
+extern const struct dp_stub *dp_stub;
+
+/* ---- contexts (ctx.c) ------------------------------------------------------------------------------------- */
+
+/* A sibling port as seen from one context of the program. */
+struct dp_sib {
+	struct dp_port_name port;
+	char text[80];		 /* "mlx5_1:1" */
+	uint32_t place;		 /* in the group */
+	const struct dp_verbs *real;
+	struct ibv_context *ctx; /* opened by us; never patched; NULL: could not be opened (said) */
+	struct ibv_device_attr attr;
+	struct dp_hmap twins; /* qp_num there -> struct dp_rail */
+	bool watched;	      /* its async events are drained by the control thread */
+};
+
+/* A context of the program. */
+struct dp_ctx {
+	struct ibv_context *ctx;
+	const struct dp_verbs *real;
+	struct ibv_context_ops ops; /* the provider's */
+	struct ibv_qp *(*create_qp_ex)(struct ibv_context *ctx, struct ibv_qp_init_attr_ex *attr);
+	struct ibv_cq_ex *(*create_cq_ex)(struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr);
+	char dev[DP_DEV_NAME];
+	const struct dp_port_group *group; /* NULL: nothing to do here; why says so */
+	const char *why;
+	bool opened;		/* the siblings were looked for */
+	uint32_t nsib;
+	struct dp_sib *sib;	/* the other ports of the group, in its order */
+	uint32_t place;		/* of the program's own port in the group */
+	struct dp_hmap qpns;	/* qp_num -> struct dp_qp, RC QPs of this context */
+	struct dp_hmap lkeys;	/* lkey -> struct dp_mr */
+	_Atomic uint32_t refs;	/* PDs, CQs, channels, QPs */
+	dp_lock lock;
+};
+
+/*
+ * The context's record, made and patched at first sight. NULL: it cannot be ours (no copy of libibverbs found,
+ * no extended ABI, no memory); then everything passes natively.
+ */
+struct dp_ctx *dp_ctx_get(struct ibv_context *ctx);
+/* Only if it is known. */
+struct dp_ctx *dp_ctx_find(struct ibv_context *ctx);
+/* Opens the siblings' devices if that has not been done; nsib and sib are stable afterwards. */
+void dp_ctx_open_siblings(struct dp_ctx *c);
+int dp_close_device(struct ibv_context *ctx);
+
+/* ---- protection domains and memory regions (mr.c) ---------------------------------------------------------- */
+
+struct dp_pd {
+	struct ibv_pd *pd;
+	struct dp_ctx *c;
+	uint32_t id;	       /* unique in the process; names the PD towards peers */
+	struct ibv_pd **twin;  /* [c->nsib]; NULL where it failed */
+	dp_lock lock;
+	struct dp_hmap rkeys;  /* rkey -> struct dp_mr: what peers ask for */
+};
+
+struct dp_mr {
+	struct ibv_mr *mr;
+	struct dp_pd *pd;
+	int access;
+	uint32_t lkey, rkey;  /* rail 0's, as in the maps */
+	struct ibv_mr **twin; /* [nsib]; NULL where it failed */
+	uint32_t *lkeys;      /* [nsib] of the twins */
+	bool usable;	      /* every twin is there */
+	struct dp_holder *holders; /* peers that know the keys; rkeys.c */
+};
+
+struct dp_pd *dp_pd_find(struct ibv_pd *pd);
+struct ibv_pd *dp_alloc_pd(struct ibv_context *ctx);
+int dp_dealloc_pd(struct ibv_pd *pd);
+struct ibv_mr *dp_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access);
+struct ibv_mr *dp_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access);
+struct ibv_mr *dp_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access);
+struct ibv_mr *dp_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
+int dp_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
+int dp_dereg_mr(struct ibv_mr *mr);
+
+/* The twins' local keys ([nsib of c], by sibling), or NULL: no such MR or not all twins. Lock-free. */
+static inline const uint32_t *dp_mr_lkeys(const struct dp_ctx *c, uint32_t lkey)
+{
+	const struct dp_mr *mr = dp_hmap_get(&c->lkeys, lkey);
+
+	return mr && mr->usable ? mr->lkeys : NULL;
+}
+
+/* ---- remote keys (rkeys.c) --------------------------------------------------------------------------------- */
+
+/* What is known of one PD of one peer process. */
+struct dp_rpd;
+
+/* [control] Finds or makes it; counted, dp_rpd_put() gives it back. */
+struct dp_rpd *dp_rpd_get(struct dp_peer *peer, uint32_t pd_id);
+void dp_rpd_put(struct dp_rpd *rpd);
+
+/*
+ * The keys of the peer's twins for its rkey, by the peer's sibling number, n of them; NULL and *why when they
+ * cannot be used now. Asks the owner, in the background, if they are not known. Call with the qp.lock of a QP
+ * that holds the rpd; valid while it is held. Lock-free but for the first use of a key.
+ */
+const uint32_t *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, uint32_t *n, enum dp_fallback *why);
+/* [control] Messages of type DP_MSG_KEYS + 0..15, and the end of a peer. */
+void dp_rkeys_message(struct dp_peer *peer, uint16_t type, const uint8_t *data, size_t len);
+void dp_rkeys_gone(struct dp_peer *peer);
+/* In a forked child: PDs, MRs and keys can be given up, without a word to the peers. */
+void dp_keys_after_fork(void);
+
+enum { DP_MSG_KEYS = 0x100, DP_MSG_BOND = 0x120 };
+
+/* ---- completion queues (cq.c) and channels (channel.c) ------------------------------------------------------ */
+
+/* An internal CQ, into which twins on one sibling complete. */
+struct dp_icq {
+	struct ibv_cq *cq;
+	struct dp_sib *sib;
+	uint32_t size, used;	 /* entries, and entries that twins may need */
+	_Atomic uint32_t pending; /* signalled WRs posted whose completion was not polled */
+	struct dp_icq *next;
+};
+
+struct dp_channel;
+
+struct dp_cq {
+	struct ibv_cq *cq;
+	struct dp_ctx *c;
+	dp_lock lock;
+	/*
+	 * How many QPs that send into this CQ need their completions looked at; 0: poll_cq goes straight to the
+	 * provider. Changed with lock held.
+	 */
+	_Atomic uint32_t active;
+	_Atomic uint32_t busy;	  /* of these, QPs with something queued or held: progress.c polls when nobody does */
+	_Atomic uint64_t polls;	  /* calls of poll_cq, for progress.c to see whether somebody polls */
+	struct dp_icq *icqs;
+	struct dp_qp *ready;	  /* QPs that may have completions to give; list by dp_qp.ready_next */
+	struct dp_qp **ready_tail;
+	struct dp_stash *stash, **stash_tail; /* CQEs read from the program's CQ by progress.c: give first */
+
+	struct dp_channel *channel; /* NULL: made without one */
+	_Atomic int armed;	    /* channel.c: 0 no, 1 any completion, 2 solicited only, 3 an event of ours took it */
+	bool raised;		    /* on the channel's list of CQs with an event of ours; the channel's lock */
+	struct dp_cq *raised_next;
+
+	bool progress_listed;	    /* progress.c, its lock */
+	struct dp_cq *progress_next;
+	uint64_t progress_polls;    /* polls as of the last round */
+};
+
+struct dp_stash {
+	struct ibv_wc wc;
+	struct dp_stash *next;
+};
+
+struct dp_cq *dp_cq_find(struct ibv_cq *cq);
+struct ibv_cq *dp_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+			    int vector);
+int dp_destroy_cq(struct ibv_cq *cq);
+int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
+
+/*
+ * With lock held: polls the internal CQs, releases what may go, puts QPs with something to give on the ready
+ * list. take0: also reads the program's own CQ (into QPs' held completions and the stash), for progress.c.
+ * Returns whether a completion may be given now.
+ */
+bool dp_cq_progress(struct dp_cq *q, bool take0);
+/* With lock held: q may have completions to give. */
+void dp_cq_ready(struct dp_cq *cq, struct dp_qp *q);
+
+/* An internal CQ with room for n more; NULL when none can be made. */
+struct dp_icq *dp_icq_get(struct dp_cq *cq, struct dp_sib *sib, uint32_t n);
+void dp_icq_put(struct dp_cq *cq, struct dp_icq *icq, uint32_t n);
+
+/*
+ * channel.c. A program's channel is a shadow: an ibv_comp_channel of ours whose fd is an epoll over the real
+ * channel's fd and an eventfd.
+ */
+struct ibv_comp_channel *dp_create_comp_channel(struct ibv_context *ctx);
+int dp_destroy_comp_channel(struct ibv_comp_channel *channel);
+int dp_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context);
+void dp_ack_cq_events(struct ibv_cq *cq, unsigned int nevents);
+int dp_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+/* The real channel behind a shadow, and itself otherwise; *shadow tells. For create_cq. */
+struct ibv_comp_channel *dp_channel_real(struct ibv_comp_channel *channel, struct dp_channel **shadow);
+void dp_channel_attach(struct dp_channel *ch, struct dp_cq *cq); /* sets cq->cq->channel to the shadow */
+void dp_channel_detach(struct dp_cq *cq);			 /* and back, for the real destroy_cq */
+/* The same for a CQ without a record of ours (extended). detach returns the shadow it was on, or NULL. */
+void dp_channel_attach_plain(struct dp_channel *ch, struct ibv_cq *cq);
+struct dp_channel *dp_channel_detach_plain(struct ibv_cq *cq);
+/* A completion became deliverable on cq while nobody polls (with or without cq->lock): an event if it is armed. */
+void dp_channel_raise(struct dp_cq *cq);
+/* The same for a completion in error: armed for solicited ones only is enough. */
+void dp_channel_raise_error(struct dp_cq *cq);
+
+/* progress.c: cq has something queued or held: see that it moves even if nobody polls. Cheap when listed. */
+void dp_progress_watch(struct dp_cq *cq);
+void dp_progress_forget(struct dp_cq *cq); /* before cq is freed; waits for the thread to let go of it */
+void dp_progress_hurry(void);		   /* somebody is about to sleep until something happens */
+void dp_progress_stop(void);
+void dp_progress_after_fork(void);
+
+/* ---- queue pairs ------------------------------------------------------------------------------------------- */
+
+enum dp_qp_state {
+	DP_QP_NATIVE,  /* passes; nothing is recorded */
+	DP_QP_PENDING, /* passes; ops are recorded, for the switch */
+	DP_QP_BONDED,
+	DP_QP_FAILING, /* an error was seen: completions of before it are still to be given */
+};
+
+/* A copy of a WR of which some part waits. */
+struct dp_qwr {
+	struct ibv_send_wr wr; /* sg_list points to sge[]; next NULL */
+	bool inlined;	       /* sg_list[0] points to the bytes behind the arrays */
+	struct dp_part *part;  /* [nrails], NULL: whole */
+	uint32_t *rkey;	       /* [nrails] */
+	uint32_t *lkey;	       /* [nrails][num_sge] */
+	uint64_t since;	       /* ns, when queued */
+	bool reported;
+	struct ibv_sge sge[];
+};
+
+/* What the shim knows of one op beside the order machine; slot = position & mask. */
+struct dp_slot {
+	struct dp_qwr *qwr; /* while some part waits */
+	uint32_t byte_len;  /* of the whole WR, given at poll for READs */
+	uint8_t opcode;	    /* enum ibv_wr_opcode */
+	struct ibv_wc wc;   /* rail 0's completion, while held */
+	uint64_t held_since;
+	bool reported;	    /* stuck.c */
+};
+
+/* WRs of one rail that go with one call. */
+struct dp_chain {
+	unsigned n, nsge;
+	struct ibv_send_wr wr[DP_BATCH];
+	struct ibv_sge *sge; /* DP_BATCH * max_send_sge */
+};
+
+/* rail[0] is the program's own port: only chain, flow and text are used there. */
+struct dp_rail {
+	struct dp_qp *q;
+	uint32_t idx;
+	struct dp_sib *sib;
+	uint32_t sib_idx;      /* in ctx->sib: index into local keys */
+	uint32_t peer_sib_idx; /* index into the peer's keys */
+	struct ibv_qp *twin;
+	struct dp_icq *icq;
+	uint32_t icq_used; /* entries of it that are set apart */
+	uint32_t sq_size;
+	uint64_t posted; /* number of the newest fragment posted */
+	uint64_t seen;	 /* newest number that a completion, good or bad, was polled for */
+	uint32_t signaled; /* WRs posted whose completion counts in icq->pending */
+	enum { DP_PROBE_NONE, DP_PROBE_SENT, DP_PROBE_OK, DP_PROBE_FAILED } probe;
+	bool dead;
+	struct dp_flow *flow;
+	struct dp_chain chain;
+};
+
+struct dp_bond; /* bond.c */
+
+struct dp_qp {
+	struct ibv_qp *qp; /* not to be followed once destroyed is set */
+	uint32_t qp_num;
+	struct dp_ctx *c;
+	struct dp_pd *pd;
+	struct dp_cq *scq;
+	int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr); /* the provider's */
+	_Atomic int state; /* enum dp_qp_state; written with ctl, scq->lock and lock held */
+	dp_lock ctl, lock;
+	_Atomic uint32_t refs;
+	bool destroyed;
+	int fallback; /* enum dp_fallback why it can never bond, or -1 */
+
+	/* from the program */
+	struct ibv_qp_cap cap;
+	bool sq_sig_all;
+	enum ibv_qp_state qp_state; /* as the program set it */
+	struct ibv_qp_attr init, rtr, rts; /* the attributes of these transitions, valid by qp_state */
+	uint32_t incarnation; /* raised at each RESET */
+
+	/* with lock */
+	uint32_t nrails;
+	struct dp_rail *rail; /* [nrails] once bonded */
+	struct dp_order order;
+	struct dp_slot *slot;	   /* [order.mask + 1] */
+	struct dp_plan_policy policy;
+	struct dp_rpd *rpd;	   /* the peer's remote keys */
+	bool busy;		   /* counted in scq->busy */
+	bool sibling_refused;	   /* a twin took not what it should have taken */
+	bool unrecorded;	   /* an op could not be recorded: never bond */
+	uint64_t last_seen_post;   /* progress.c */
+
+	/* failing (fail.c), with scq->lock and lock */
+	enum ibv_wc_status fail_status; /* of the sibling's error, for the first op it hit */
+	bool fail_reported;
+	bool twins_err;		   /* the twins were moved to ERR */
+	uint64_t fail_deadline;
+	struct dp_stash *tail_wcs, **tail_end; /* CQEs from the first error on, given unchanged at the end */
+
+	bool on_ready;
+	struct dp_qp *ready_next;
+
+	struct dp_bond *bond; /* with ctl */
+	bool settled;	      /* bonded, or never will be; bond_life.c, its lock */
+};
+
+extern struct dp_hmap dp_qps; /* ibv_qp pointer -> struct dp_qp */
+
+struct dp_qp *dp_qp_find(struct ibv_qp *qp);
+void dp_qp_hold(struct dp_qp *q);
+void dp_qp_put(struct dp_qp *q);
+/* The QP of this process with that number on the port with that GID, held; NULL if there is none. */
+struct dp_qp *dp_qp_by_address(const union ibv_gid *gid, uint32_t qpn);
+void dp_qp_each(void (*fn)(struct dp_qp *q, void *arg), void *arg);
+
+struct ibv_qp *dp_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+struct ibv_qp *dp_create_qp_ex(struct ibv_context *ctx, struct ibv_qp_init_attr_ex *attr);
+int dp_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
+int dp_destroy_qp(struct ibv_qp *qp);
+struct ibv_qp_ex *dp_qp_to_qp_ex(struct ibv_qp *qp);
+int dp_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags);
+void dp_direct_access(struct ibv_qp *qp, struct ibv_cq *cq);
+
+/* post.c */
+int dp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
+
+/*
+ * release.c. Posts what may go of q's queue; with q->lock held. Returns false if a rail refused (then the QP
+ * has to fail, see fail.c).
+ */
+bool dp_qp_release(struct dp_qp *q);
+/* With q->lock held: keeps q->busy and scq->busy up to date and wakes progress.c. */
+void dp_qp_update_busy(struct dp_qp *q);
+
+#endif

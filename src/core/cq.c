@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/*
+ * Completions. Rail 0's arrive in the program's own CQ and are matched to its WRs by position; those whose
+ * siblings are not done are held in the QP. Twins complete into internal CQs that hang behind the program's.
+ */
+#include "qp.h"
+#include "bond.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POLL_BATCH 16
+#define ICQ_MIN 1024
+
+static struct dp_hmap cqs = DP_HMAP_INIT; /* ibv_cq pointer -> struct dp_cq */
+
+struct dp_cq *dp_cq_find(struct ibv_cq *cq)
+{
+	return dp_hmap_getp(&cqs, cq);
+}
+
+struct ibv_cq *dp_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+			    int vector)
+{
+	struct dp_ctx *c = dp_ctx_get(ctx);
+	struct dp_channel *shadow = NULL;
+	struct ibv_cq *cq;
+	struct dp_cq *q;
+
+	if (!c || !c->group)
+		return (c ? c->real : dp_stub->real_of(ctx))->create_cq(ctx, cqe, cq_context, channel, vector);
+	cq = c->real->create_cq(ctx, cqe, cq_context, dp_channel_real(channel, &shadow), vector);
+	if (!cq)
+		return NULL;
+	q = calloc(1, sizeof(*q));
+	if (q) {
+		q->cq = cq;
+		q->c = c;
+		q->ready_tail = &q->ready;
+		q->stash_tail = &q->stash;
+		dp_lock_init(&q->lock);
+		if (dp_hmap_put(&cqs, (uintptr_t)cq, q)) {
+			free(q);
+			q = NULL;
+		}
+	}
+	if (shadow && q)
+		dp_channel_attach(shadow, q);
+	else if (shadow)
+		dp_channel_attach_plain(shadow, cq);
+	return cq;
+}
+
+struct ibv_cq_ex *dp_create_cq_ex(struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr)
+{
+	struct ibv_cq_init_attr_ex a = *attr;
+	struct dp_channel *shadow = NULL;
+	struct ibv_cq_ex *cq;
+
+	a.channel = dp_channel_real(attr->channel, &shadow);
+	dp_stub->inside(1);
+	cq = dp_ctx_find(ctx)->create_cq_ex(ctx, &a);
+	dp_stub->inside(-1);
+	if (cq && shadow)
+		dp_channel_attach_plain(shadow, ibv_cq_ex_to_cq(cq));
+	return cq;
+}
+
+static void free_icqs(struct dp_cq *q)
+{
+	struct dp_icq *i, *next;
+
+	for (i = q->icqs; i; i = next) {
+		next = i->next;
+		if (q->c->real->destroy_cq(i->cq))
+			dp_info("internal cq on %s: destroy: %s", i->sib->text, strerror(errno));
+		free(i);
+	}
+	q->icqs = NULL;
+}
+
+int dp_destroy_cq(struct ibv_cq *cq)
+{
+	struct dp_cq *q = dp_cq_find(cq);
+	const struct dp_verbs *real = q ? q->c->real : dp_stub->real_of(cq->context);
+	struct dp_stash *s;
+	int ret;
+
+	if (!q) {
+		struct dp_channel *shadow = dp_channel_detach_plain(cq);
+
+		ret = real->destroy_cq(cq);
+		if (ret && shadow)
+			dp_channel_attach_plain(shadow, cq);
+		return ret;
+	}
+	dp_progress_forget(q);
+	dp_hmap_del(&cqs, (uintptr_t)cq);
+	dp_channel_detach(q);
+	ret = real->destroy_cq(cq);
+	if (ret) {
+		if (q->channel)
+			dp_channel_attach(q->channel, q);
+		dp_hmap_put(&cqs, (uintptr_t)cq, q);
+		return ret;
+	}
+	free_icqs(q);
+	while ((s = q->stash)) {
+		q->stash = s->next;
+		free(s);
+	}
+	dp_lock_fini(&q->lock);
+	free(q);
+	return 0;
+}
+
+struct dp_icq *dp_icq_get(struct dp_cq *cq, struct dp_sib *sib, uint32_t n)
+{
+	struct dp_icq *i;
+	uint32_t size = n > ICQ_MIN ? n : ICQ_MIN;
+
+	dp_take(&cq->lock);
+	for (i = cq->icqs; i; i = i->next)
+		if (i->sib == sib && i->size - i->used >= n)
+			break;
+	if (!i) {
+		/* room for several QPs, as far as the device goes; more of them are made when it is full */
+		if (size < 8 * n)
+			size = 8 * n;
+		if (sib->attr.max_cqe > 0 && size > (uint32_t)sib->attr.max_cqe)
+			size = (uint32_t)sib->attr.max_cqe;
+		i = size >= n ? calloc(1, sizeof(*i)) : NULL;
+		if (i)
+			i->cq = cq->c->real->create_cq(sib->ctx, (int)size, NULL, NULL, 0);
+		if (!i || !i->cq) {
+			free(i);
+			i = NULL;
+			goto out;
+		}
+		i->sib = sib;
+		i->size = size;
+		i->next = cq->icqs;
+		/* post.c walks the list without the lock */
+		__atomic_store_n(&cq->icqs, i, __ATOMIC_RELEASE);
+	}
+	i->used += n;
+out:
+	dp_drop(&cq->lock);
+	return i;
+}
+
+void dp_icq_put(struct dp_cq *cq, struct dp_icq *icq, uint32_t n)
+{
+	dp_take(&cq->lock);
+	icq->used -= n;
+	dp_drop(&cq->lock);
+}
+
+void dp_cq_ready(struct dp_cq *cq, struct dp_qp *q)
+{
+	if (q->on_ready)
+		return;
+	q->on_ready = true;
+	q->ready_next = NULL;
+	*cq->ready_tail = q;
+	cq->ready_tail = &q->ready_next;
+}
+
+void dp_cq_unready(struct dp_cq *cq, struct dp_qp *q)
+{
+	struct dp_qp **p;
+
+	if (!q->on_ready)
+		return;
+	for (p = &cq->ready; *p != q; p = &(*p)->ready_next)
+		;
+	*p = q->ready_next;
+	if (cq->ready_tail == &q->ready_next)
+		cq->ready_tail = p;
+	q->on_ready = false;
+}
+
+/* With both locks: has q something to give, or to do (failing)? */
+static bool worth_a_look(struct dp_qp *q)
+{
+	return atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING ||
+	       dp_order_deliverable(&q->order) != UINT64_MAX;
+}
+
+static void after_progress(struct dp_cq *cq, struct dp_qp *q)
+{
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED && !dp_qp_release(q))
+		dp_fail_sibling(q, IBV_WC_LOC_QP_OP_ERR);
+	if (worth_a_look(q))
+		dp_cq_ready(cq, q);
+	dp_qp_update_busy(q);
+}
+
+static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc *wc)
+{
+	struct dp_rail *rail = dp_hmap_get(&icq->sib->twins, wc->qp_num);
+	struct dp_qp *q;
+
+	if (!rail || rail->icq != icq)
+		return; /* of a twin that is gone */
+	q = rail->q;
+	dp_take(&q->lock);
+	if (rail->probe == DP_PROBE_SENT) {
+		atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
+		rail->signaled--;
+		rail->probe = wc->status == IBV_WC_SUCCESS ? DP_PROBE_OK : DP_PROBE_FAILED;
+		dp_drop(&q->lock);
+		return;
+	}
+	if (wc->wr_id > rail->seen)
+		rail->seen = wc->wr_id;
+	if (wc->status == IBV_WC_SUCCESS) {
+		atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
+		rail->signaled--;
+		dp_order_done(&q->order, rail->idx, wc->wr_id);
+	} else if (!rail->dead) {
+		rail->dead = true;
+		if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING) {
+			dp_warn("qp 0x%x: %s: twin 0x%x: fragment %llu: %s", q->qp->qp_num, rail->sib->text,
+				rail->twin->qp_num, (unsigned long long)wc->wr_id,
+				q->c->real->wc_status_str(wc->status));
+			dp_fallback(DP_FB_RAIL_LOST);
+		}
+		dp_fail_sibling(q, wc->status);
+	}
+	after_progress(cq, q);
+	dp_drop(&q->lock);
+}
+
+static void poll_icqs(struct dp_cq *cq)
+{
+	struct ibv_wc wc[POLL_BATCH];
+	int n;
+
+	for (struct dp_icq *i = cq->icqs; i; i = i->next) {
+		if (!atomic_load_explicit(&i->pending, memory_order_relaxed))
+			continue;
+		do {
+			n = i->cq->context->ops.poll_cq(i->cq, POLL_BATCH, wc);
+			for (int k = 0; k < n; k++)
+				twin_done(cq, i, &wc[k]);
+		} while (n == POLL_BATCH);
+	}
+}
+
+/*
+ * A completion of the program's CQ. True: it may be given now (wc perhaps completed); false: it is held. late:
+ * hold it in any case, nobody is here to take it.
+ */
+static bool intake(struct dp_cq *cq, struct ibv_wc *wc, bool late)
+{
+	struct dp_qp *q = dp_hmap_get(&cq->c->qpns, wc->qp_num);
+	struct dp_slot *s;
+	bool give = true;
+	uint64_t pos;
+	int state;
+
+	if (!q || q->scq != cq)
+		return true;
+	dp_take(&q->lock);
+	state = atomic_load_explicit(&q->state, memory_order_relaxed);
+	if (state == DP_QP_NATIVE)
+		goto out;
+	if (wc->status != IBV_WC_SUCCESS) {
+		if (state == DP_QP_PENDING)
+			goto out;
+		dp_fail_rail0(q, wc);
+		dp_cq_ready(cq, q);
+		dp_qp_update_busy(q);
+		give = false;
+		goto out;
+	}
+	if (wc->opcode & IBV_WC_RECV)
+		goto out;
+	pos = dp_order_match(&q->order);
+	if (pos == UINT64_MAX) {
+		if (!q->unrecorded)
+			dp_warn("qp 0x%x: completion of wr_id 0x%llx was not expected", wc->qp_num,
+				(unsigned long long)wc->wr_id);
+		goto out;
+	}
+	s = dp_qp_slot(q, pos);
+	/* the provider knows only rail 0's part; senders are given no byte_len but for what they read */
+	if (s->opcode == IBV_WR_RDMA_READ && !dp_order_op(&q->order, pos)->whole)
+		wc->byte_len = s->byte_len;
+	if (state == DP_QP_PENDING || (!late && state == DP_QP_BONDED && dp_order_deliverable(&q->order) == pos)) {
+		dp_order_delivered(&q->order);
+	} else {
+		s->wc = *wc;
+		s->held_since = dp_now_ns();
+		dp_count(&dp_counters.held, 1);
+		give = false;
+	}
+	after_progress(cq, q);
+out:
+	dp_drop(&q->lock);
+	return give;
+}
+
+/* Gives what QPs on the ready list have. */
+static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
+{
+	struct dp_qp *q, *again = NULL;
+	int got = 0;
+
+	while (got < n && cq->stash) {
+		struct dp_stash *s = cq->stash;
+
+		wc[got++] = s->wc;
+		cq->stash = s->next;
+		if (!cq->stash)
+			cq->stash_tail = &cq->stash;
+		free(s);
+	}
+	while (got < n && (q = cq->ready) && q != again) {
+		uint64_t pos;
+		bool more = false;
+
+		dp_take(&q->lock);
+		if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING) {
+			while (got < n && (more = dp_fail_next(q, &wc[got])))
+				got++;
+			/* its twins' flushes may still be under way: it stays on the list until it has ended */
+			more = atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING;
+		} else {
+			while ((pos = dp_order_deliverable(&q->order)) != UINT64_MAX) {
+				if (got == n) {
+					more = true;
+					break;
+				}
+				wc[got++] = dp_qp_slot(q, pos)->wc;
+				dp_order_delivered(&q->order);
+			}
+		}
+		dp_qp_update_busy(q);
+		dp_cq_unready(cq, q);
+		if (more) {
+			dp_cq_ready(cq, q);
+			if (!again)
+				again = q;
+		}
+		dp_drop(&q->lock);
+	}
+	return got;
+}
+
+static int poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc)
+{
+	int got, k;
+
+	dp_take(&cq->lock);
+	atomic_fetch_add_explicit(&cq->polls, 1, memory_order_relaxed);
+	poll_icqs(cq);
+	got = take_ready(cq, n, wc);
+	while (got < n) {
+		k = cq->c->ops.poll_cq(cq->cq, n - got, wc + got);
+		if (k <= 0) {
+			if (k < 0 && !got)
+				got = k;
+			break;
+		}
+		for (int i = 0, end = got + k, at = got; at < end; at++) {
+			(void)i;
+			if (intake(cq, &wc[at], false)) {
+				if (at != got)
+					wc[got] = wc[at];
+				got++;
+			}
+		}
+	}
+	if (got >= 0 && got < n)
+		got += take_ready(cq, n - got, wc + got);
+	dp_drop(&cq->lock);
+	return got;
+}
+
+int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	struct dp_cq *q = dp_cq_find(cq);
+
+	if (__builtin_expect(!q, 0))
+		return dp_ctx_find(cq->context)->ops.poll_cq(cq, n, wc);
+	/*
+	 * relaxed: a QP of this CQ becomes active in modify_qp(RTR), before the program can post on it; whatever
+	 * orders the program's post before its poll orders that, too
+	 */
+	if (!atomic_load_explicit(&q->active, memory_order_relaxed))
+		return q->c->ops.poll_cq(cq, n, wc);
+	return poll_tracked(q, n, wc);
+}
+
+/* Reads the program's CQ ahead of the program: somebody waits for what rail 0 acknowledges. */
+static void read_ahead(struct dp_cq *cq)
+{
+	for (;;) {
+		struct dp_stash *s = malloc(sizeof(*s));
+
+		if (!s || cq->c->ops.poll_cq(cq->cq, 1, &s->wc) != 1) {
+			free(s);
+			return;
+		}
+		if (intake(cq, &s->wc, true)) {
+			s->next = NULL;
+			*cq->stash_tail = s;
+			cq->stash_tail = &s->next;
+		} else {
+			free(s);
+		}
+	}
+}
+
+bool dp_cq_progress(struct dp_cq *cq, bool take0)
+{
+	struct dp_qp *q;
+	bool something = false;
+
+	poll_icqs(cq);
+	if (take0)
+		read_ahead(cq);
+	if (cq->stash)
+		return true;
+	for (q = cq->ready; q && !something; q = q->ready_next) {
+		dp_take(&q->lock);
+		something = atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING ?
+				    dp_fail_ready(q) :
+				    dp_order_deliverable(&q->order) != UINT64_MAX;
+		dp_drop(&q->lock);
+	}
+	return something;
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/*
+ * The program's contexts: found at first sight, patched if their port has siblings. A context without a port
+ * group is left exactly as it was.
+ */
+#include "core.h"
+#include "bond.h"
+#include "qp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct dp_hmap ctxs = DP_HMAP_INIT; /* ibv_context pointer -> struct dp_ctx */
+static dp_lock ctxs_lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct dp_ctx *dp_ctx_find(struct ibv_context *ctx)
+{
+	return dp_hmap_getp(&ctxs, ctx);
+}
+
+/* The program may be calling through the slot at this moment: one aligned store. */
+#define PATCH(slot, fn)                                                                                               \
+	do {                                                                                                          \
+		if (slot)                                                                                             \
+			__atomic_store_n(&(slot), (fn), __ATOMIC_RELEASE);                                            \
+	} while (0)
+
+static void patch(struct dp_ctx *c)
+{
+	struct verbs_context *v = verbs_get_ctx(c->ctx);
+
+	c->ops = c->ctx->ops;
+	c->create_qp_ex = v->create_qp_ex;
+	c->create_cq_ex = v->create_cq_ex;
+	PATCH(c->ctx->ops.post_send, dp_post_send);
+	PATCH(c->ctx->ops.poll_cq, dp_poll_cq);
+	PATCH(c->ctx->ops.req_notify_cq, dp_req_notify_cq);
+	PATCH(v->create_qp_ex, dp_create_qp_ex);
+	PATCH(v->create_cq_ex, dp_create_cq_ex);
+}
+
+static void find_group(struct dp_ctx *c)
+{
+	struct ibv_device_attr attr;
+	char own[DP_DEV_NAME + 16];
+	int ports = 1;
+
+	if (!c->real->query_device(c->ctx, &attr))
+		ports = attr.phys_port_cnt;
+	for (int p = 1; p <= ports && !c->group; p++)
+		c->group = dp_config_group(&dp_cfg, c->dev, p, &c->why);
+	if (c->group && c->group->nports < 2) {
+		c->group = NULL;
+		c->why = "its port group has one port";
+	}
+	if (!c->group)
+		return;
+	c->sib = calloc((size_t)c->group->nports, sizeof(*c->sib));
+	if (!c->sib) {
+		c->group = NULL;
+		c->why = "out of memory";
+		return;
+	}
+	for (int i = 0; i < c->group->nports; i++) {
+		const struct dp_port_name *p = &c->group->ports[i];
+		struct dp_sib *s = &c->sib[c->nsib];
+
+		/* another port of a two-port device is a sibling like any other, through a context of our own */
+		if (ports == 1 && !strcmp(p->dev, c->dev)) {
+			c->place = (uint32_t)i;
+			snprintf(own, sizeof(own), "%s:%d", p->dev, p->port);
+			dp_stats_port(own);
+			continue;
+		}
+		snprintf(s->text, sizeof(s->text), "%s:%d", p->dev, p->port);
+		s->port = *p;
+		s->place = (uint32_t)i;
+		s->real = c->real;
+		dp_stats_port(s->text);
+		dp_hmap_init(&s->twins);
+		c->nsib++;
+	}
+}
+
+struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
+{
+	struct dp_ctx *c = dp_ctx_find(ctx);
+	const struct dp_verbs *real;
+
+	if (c)
+		return c;
+	real = dp_stub->real_of(ctx);
+	if (!real || !verbs_get_ctx(ctx))
+		return NULL;
+	dp_take(&ctxs_lock);
+	c = dp_ctx_find(ctx);
+	if (c)
+		goto out;
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		goto out;
+	c->ctx = ctx;
+	c->real = real;
+	snprintf(c->dev, sizeof(c->dev), "%s", real->get_device_name(ctx->device));
+	dp_lock_init(&c->lock);
+	dp_hmap_init(&c->qpns);
+	dp_hmap_init(&c->lkeys);
+	find_group(c);
+	if (c->group)
+		patch(c);
+	else
+		dp_info("%s: one port: %s", c->dev, c->why ? c->why : "no port group");
+	/* after patching: whoever finds the record finds the provider's ops in it */
+	if (dp_hmap_put(&ctxs, (uintptr_t)ctx, c)) {
+		if (c->group)
+			ctx->ops = c->ops;
+		free(c->sib);
+		free(c);
+		c = NULL;
+	}
+out:
+	dp_drop(&ctxs_lock);
+	return c;
+}
+
+static struct ibv_context *open_by_name(const struct dp_verbs *real, const char *name)
+{
+	struct ibv_context *ctx = NULL;
+	struct ibv_device **list;
+	int n;
+
+	list = real->get_device_list(&n);
+	errno = ENODEV;
+	for (int i = 0; list && i < n && !ctx; i++)
+		if (!strcmp(real->get_device_name(list[i]), name)) {
+			ctx = real->open_device(list[i]);
+			break;
+		}
+	if (list) {
+		int err = errno;
+
+		real->free_device_list(list);
+		errno = err;
+	}
+	return ctx;
+}
+
+void dp_ctx_open_siblings(struct dp_ctx *c)
+{
+	dp_take(&c->lock);
+	for (uint32_t i = 0; !c->opened && i < c->nsib; i++) {
+		struct dp_sib *s = &c->sib[i];
+
+		s->ctx = open_by_name(c->real, s->port.dev);
+		if (s->ctx && c->real->query_device(s->ctx, &s->attr)) {
+			c->real->close_device(s->ctx);
+			s->ctx = NULL;
+		}
+		if (!s->ctx)
+			dp_warn("%s: cannot open sibling %s: %s; it stays unused", c->dev, s->text, strerror(errno));
+	}
+	c->opened = true;
+	dp_drop(&c->lock);
+}
+
+static void abandon_if_of(struct dp_qp *q, void *arg)
+{
+	if (q->c == arg)
+		dp_qp_abandon(q);
+}
+
+int dp_close_device(struct ibv_context *ctx)
+{
+	struct dp_ctx *c = dp_ctx_find(ctx);
+	const struct dp_verbs *real = c ? c->real : dp_stub->real_of(ctx);
+	int ret;
+
+	if (!c)
+		return real->close_device(ctx);
+	dp_qp_each(abandon_if_of, c); /* QPs that the program left behind end with the context */
+	dp_hmap_del(&ctxs, (uintptr_t)ctx);
+	ret = real->close_device(ctx);
+	if (ret) {
+		dp_hmap_put(&ctxs, (uintptr_t)ctx, c);
+		return ret;
+	}
+	dp_bond_unwatch(c);
+	for (uint32_t i = 0; i < c->nsib; i++) {
+		if (c->sib[i].ctx)
+			real->close_device(c->sib[i].ctx);
+		dp_hmap_fini(&c->sib[i].twins);
+	}
+	dp_hmap_fini(&c->qpns);
+	dp_hmap_fini(&c->lkeys);
+	free(c->sib);
+	free(c);
+	dp_bond_stop(false);
+	return 0;
+}

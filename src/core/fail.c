@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/*
+ * The end of a QP after its first error (I1). What rail 0 completed well before the error is still given in
+ * order, each when its siblings are done; then the twins are moved to ERR so that nothing of ours can land any
+ * more, and the rest of rail 0's completions is given as it came.
+ */
+#include "qp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FLUSH_LIMIT_NS UINT64_C(2000000000)
+
+void dp_fail_keep(struct dp_qp *q, const struct ibv_wc *wc)
+{
+	struct dp_stash *s = malloc(sizeof(*s));
+
+	if (!s) {
+		dp_warn("qp 0x%x: out of memory: a flushed completion is lost", q->qp->qp_num);
+		return;
+	}
+	s->wc = *wc;
+	s->next = NULL;
+	if (!q->tail_wcs)
+		q->tail_end = &q->tail_wcs;
+	*q->tail_end = s;
+	q->tail_end = &s->next;
+}
+
+static void to_err(struct dp_qp *q, struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+
+	dp_stub->inside(1);
+	if (q->c->real->modify_qp(qp, &attr, IBV_QP_STATE))
+		dp_info("qp 0x%x: cannot move qp 0x%x to error: %s", q->qp->qp_num, qp->qp_num, strerror(errno));
+	dp_stub->inside(-1);
+}
+
+static void begin(struct dp_qp *q, bool move)
+{
+	/* release: as for every change of state */
+	atomic_store_explicit(&q->state, DP_QP_FAILING, memory_order_release);
+	dp_order_unbond(&q->order);
+	q->fail_deadline = dp_now_ns() + FLUSH_LIMIT_NS;
+	if (move)
+		to_err(q, q->qp);
+	/* sibling parts of what never went are not wanted any more: their ops will be flushed by rail 0 */
+	dp_queue_flush(q);
+	dp_cq_ready(q->scq, q);
+}
+
+void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc)
+{
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING)
+		begin(q, true);
+	dp_fail_keep(q, wc);
+}
+
+void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status)
+{
+	int state = atomic_load_explicit(&q->state, memory_order_relaxed);
+
+	if (state == DP_QP_NATIVE || state == DP_QP_PENDING)
+		return;
+	if (q->fail_status == IBV_WC_SUCCESS)
+		q->fail_status = status;
+	if (state == DP_QP_FAILING)
+		return;
+	if (dp_order_siblings_idle(&q->order)) {
+		/* nothing was on its way there: the program need not know */
+		dp_warn("qp 0x%x: its twins broke while idle; one port from here on", q->qp->qp_num);
+		dp_order_unbond(&q->order);
+		return;
+	}
+	begin(q, true);
+}
+
+void dp_fail_by_program(struct dp_qp *q)
+{
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED)
+		begin(q, false);
+}
+
+/* Has every fragment that was posted come back, well or flushed? */
+static bool twins_quiet(const struct dp_qp *q)
+{
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (q->rail[r].twin && q->rail[r].seen < q->rail[r].posted)
+			return dp_now_ns() > q->fail_deadline;
+	return true;
+}
+
+static void twins_to_err(struct dp_qp *q)
+{
+	if (q->twins_err)
+		return;
+	q->twins_err = true;
+	q->fail_deadline = dp_now_ns() + FLUSH_LIMIT_NS;
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (q->rail[r].twin)
+			to_err(q, q->rail[r].twin);
+}
+
+/* Were all the fragments posted that the next held completion stands for? */
+static bool on_its_way(const struct dp_qp *q)
+{
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (dp_order_rail(&q->order, q->order.deliver, r)->seq > q->rail[r].posted)
+			return false;
+	return true;
+}
+
+/*
+ * Where the ending stands: a held completion may be given as it is, or as failed, or the kept ones may be given,
+ * or all is over, or we wait for twins.
+ */
+enum stage { GIVE_GOOD, GIVE_FAILED, GIVE_KEPT, OVER, WAIT };
+
+static enum stage stage(struct dp_qp *q)
+{
+	bool held = dp_order_held(&q->order) != UINT64_MAX;
+
+	if (held && dp_order_deliverable(&q->order) != UINT64_MAX && !q->fail_reported)
+		return GIVE_GOOD;
+	/* as long as the siblings are healthy, what they still carry for earlier WRs may arrive */
+	if (held && q->fail_status == IBV_WC_SUCCESS && !q->twins_err && on_its_way(q) &&
+	    dp_now_ns() < q->fail_deadline)
+		return WAIT;
+	twins_to_err(q);
+	if (!twins_quiet(q))
+		return WAIT;
+	if (held)
+		return GIVE_FAILED;
+	return q->tail_wcs ? GIVE_KEPT : OVER;
+}
+
+bool dp_fail_ready(struct dp_qp *q)
+{
+	enum stage s = stage(q);
+
+	return s == GIVE_GOOD || s == GIVE_FAILED || s == GIVE_KEPT;
+}
+
+bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
+{
+	struct dp_stash *s;
+
+	switch (stage(q)) {
+	case GIVE_GOOD:
+		*wc = dp_qp_slot(q, q->order.deliver)->wc;
+		dp_order_delivered(&q->order);
+		return true;
+	case GIVE_FAILED:
+		/* the first one that a sibling failed has the sibling's error, the rest stands behind it */
+		*wc = dp_qp_slot(q, q->order.deliver)->wc;
+		wc->status = q->fail_reported || q->fail_status == IBV_WC_SUCCESS ? IBV_WC_WR_FLUSH_ERR :
+										    q->fail_status;
+		q->fail_reported = true;
+		dp_order_delivered(&q->order);
+		return true;
+	case GIVE_KEPT:
+		s = q->tail_wcs;
+		*wc = s->wc;
+		/* what rail 0 reports as the culprit stands behind a WR that failed before it */
+		if (q->fail_reported)
+			wc->status = IBV_WC_WR_FLUSH_ERR;
+		q->tail_wcs = s->next;
+		free(s);
+		return true;
+	case OVER:
+		dp_qp_native(q);
+		return false;
+	case WAIT:
+		break;
+	}
+	return false;
+}
+
+void dp_fail_end(struct dp_qp *q)
+{
+	struct dp_stash *s;
+
+	while ((s = q->tail_wcs)) {
+		q->tail_wcs = s->next;
+		free(s);
+	}
+	q->fail_status = IBV_WC_SUCCESS;
+	q->fail_reported = q->twins_err = false;
+}

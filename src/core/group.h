@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/* Port groups without a file: the distinct physical ports of one card. */
+#ifndef DUALPORT_GROUP_H
+#define DUALPORT_GROUP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "config.h"
+
+enum dp_port_kind {
+	DP_PORT_PHYSICAL,
+	DP_PORT_VF,	     /* virtual function */
+	DP_PORT_SF,	     /* sub-function */
+	DP_PORT_REPRESENTOR, /* the switch's side of a virtual or sub-function */
+	DP_PORT_MANAGEMENT,  /* a PCI function that is no network controller */
+};
+
+/* What is known of one port of one RDMA device. */
+struct dp_port_fact {
+	char dev[DP_DEV_NAME];
+	int port;
+	uint64_t sys_image_guid; /* 0: unknown; such ports are never grouped */
+	bool active;
+	bool ethernet; /* link layer; groups do not mix them */
+	enum dp_port_kind kind;
+	int pci_function;     /* the last digit of its PCI address; -1: not a PCI device */
+	char phys_port[32];   /* phys_port_name of its netdev; "": unknown */
+	char phys_switch[68]; /* phys_switch_id of its netdev; "": unknown */
+};
+
+/*
+ * Appends one group, for any GPU, for each card with two or more different physical ports, in the order of the
+ * device names; sorts facts so. Which ports are different: those with different phys_port_name; where that is
+ * unknown, those with a different PCI function or port number (the functions of one port in two slots, as with
+ * Socket Direct, have the same function number). If none was found, why says why not. Returns the number of
+ * groups or -ENOMEM.
+ */
+int dp_groups_from_facts(struct dp_config *cfg, struct dp_port_fact *facts, size_t n, char *why, size_t len);
+
+/* Reads all ports below sysfs (NULL: "/sys"). The caller frees *facts. 0, or -errno: -ENOENT without RDMA devices. */
+int dp_port_facts_read(const char *sysfs, struct dp_port_fact **facts, size_t *n);
+
+/*
+ * Both, for a configuration without groups. 0: there is a group now; else -ENOENT (none was found) or another -errno,
+ * with a reason in why. Not thread-safe with regard to cfg.
+ */
+int dp_groups_from_card(struct dp_config *cfg, const char *sysfs, char *why, size_t len);
+
+#endif

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+#include "hmap.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define FIRST_SHIFT (64 - 6)
+
+static size_t slots(const struct dp_htab *t)
+{
+	return (size_t)1 << (64 - t->shift);
+}
+
+void dp_hmap_init(struct dp_hmap *m)
+{
+	atomic_init(&m->tab, NULL);
+	m->live = m->used = 0;
+	dp_lock_init(&m->lock);
+}
+
+void dp_hmap_fini(struct dp_hmap *m)
+{
+	struct dp_htab *t = atomic_load(&m->tab), *old;
+
+	for (; t; t = old) {
+		old = t->retired;
+		free(t);
+	}
+	atomic_store(&m->tab, NULL);
+	dp_lock_fini(&m->lock);
+}
+
+static void insert_new(struct dp_htab *t, uint64_t key, void *val)
+{
+	size_t i = dp_hmap_hash(t, key);
+
+	while (atomic_load_explicit(&t->slot[i & (slots(t) - 1)].key, memory_order_relaxed))
+		i++;
+	atomic_store_explicit(&t->slot[i & (slots(t) - 1)].val, val, memory_order_relaxed);
+	atomic_store_explicit(&t->slot[i & (slots(t) - 1)].key, key, memory_order_relaxed);
+}
+
+/*
+ * Moves what is live to a table of fitting size. Readers may be inside the old one at any time, so it stays
+ * until the map goes. Slots of removed keys are used again, hence this happens seldom under mere churn.
+ */
+static int rehash(struct dp_hmap *m)
+{
+	struct dp_htab *old = atomic_load_explicit(&m->tab, memory_order_relaxed), *t;
+	unsigned shift = FIRST_SHIFT;
+
+	while (((size_t)1 << (64 - shift)) < m->live * 4)
+		shift--;
+	t = calloc(1, sizeof(*t) + ((size_t)1 << (64 - shift)) * sizeof(t->slot[0]));
+	if (!t)
+		return -ENOMEM;
+	t->shift = shift;
+	t->retired = old;
+	for (size_t i = 0; old && i < slots(old); i++) {
+		void *val = atomic_load_explicit(&old->slot[i].val, memory_order_relaxed);
+
+		if (val)
+			insert_new(t, atomic_load_explicit(&old->slot[i].key, memory_order_relaxed), val);
+	}
+	m->used = m->live;
+	atomic_store_explicit(&m->tab, t, memory_order_release);
+	return 0;
+}
+
+int dp_hmap_put(struct dp_hmap *m, uint64_t key, void *val)
+{
+	struct dp_hslot *free_slot = NULL, *s;
+	struct dp_htab *t;
+	int ret = 0;
+
+	key++;
+	dp_take(&m->lock);
+	t = atomic_load_explicit(&m->tab, memory_order_relaxed);
+	if (!t || (m->used + 1) * 4 > slots(t) * 3) {
+		ret = rehash(m);
+		if (ret)
+			goto out;
+		t = atomic_load_explicit(&m->tab, memory_order_relaxed);
+	}
+	for (size_t i = dp_hmap_hash(t, key);; i++) {
+		uint64_t k;
+
+		s = &t->slot[i & (slots(t) - 1)];
+		k = atomic_load_explicit(&s->key, memory_order_relaxed);
+		if (k == key) {
+			m->live += !atomic_load_explicit(&s->val, memory_order_relaxed);
+			atomic_store_explicit(&s->val, val, memory_order_release);
+			goto out;
+		}
+		if (k == 0)
+			break;
+		if (!free_slot && !atomic_load_explicit(&s->val, memory_order_relaxed))
+			free_slot = s;
+	}
+	m->live++;
+	if (free_slot) {
+		s = free_slot;
+		/* a reader that sees the new key must not find the old one's value: it is NULL since removal */
+		atomic_store_explicit(&s->key, key, memory_order_release);
+		atomic_store_explicit(&s->val, val, memory_order_release);
+	} else {
+		m->used++;
+		atomic_store_explicit(&s->val, val, memory_order_relaxed);
+		atomic_store_explicit(&s->key, key, memory_order_release);
+	}
+out:
+	dp_drop(&m->lock);
+	return ret;
+}
+
+void *dp_hmap_del(struct dp_hmap *m, uint64_t key)
+{
+	struct dp_htab *t;
+	void *val = NULL;
+
+	key++;
+	dp_take(&m->lock);
+	t = atomic_load_explicit(&m->tab, memory_order_relaxed);
+	for (size_t i = t ? dp_hmap_hash(t, key) : 0; t; i++) {
+		struct dp_hslot *s = &t->slot[i & (slots(t) - 1)];
+		uint64_t k = atomic_load_explicit(&s->key, memory_order_relaxed);
+
+		if (k == 0)
+			break;
+		if (k == key) {
+			val = atomic_exchange_explicit(&s->val, NULL, memory_order_acq_rel);
+			m->live -= val != NULL;
+			break;
+		}
+	}
+	dp_drop(&m->lock);
+	return val;
+}
+
+void dp_hmap_each(struct dp_hmap *m, void (*fn)(void *val, void *arg), void *arg)
+{
+	struct dp_htab *t;
+
+	dp_take(&m->lock);
+	t = atomic_load_explicit(&m->tab, memory_order_relaxed);
+	for (size_t i = 0; t && i < slots(t); i++) {
+		void *val = atomic_load_explicit(&t->slot[i].val, memory_order_relaxed);
+
+		if (val)
+			fn(val, arg);
+	}
+	dp_drop(&m->lock);
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/*
+ * Number or pointer -> pointer, read without a lock. Looking up a key while that very key is removed may give
+ * the old value or NULL; changes to other keys never disturb a look-up.
+ */
+#ifndef DUALPORT_HMAP_H
+#define DUALPORT_HMAP_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "lock.h"
+
+struct dp_hslot {
+	_Atomic uint64_t key; /* 0: never used; else key + 1 */
+	_Atomic(void *) val;  /* NULL: removed */
+};
+
+struct dp_htab {
+	struct dp_htab *retired; /* a smaller one that readers may still look at */
+	unsigned shift;		 /* 64 - log2(slots) */
+	struct dp_hslot slot[];
+};
+
+struct dp_hmap {
+	_Atomic(struct dp_htab *) tab;
+	size_t live, used; /* used: slots with a key, removed ones included */
+	dp_lock lock;
+};
+
+#define DP_HMAP_INIT { .lock = PTHREAD_MUTEX_INITIALIZER }
+
+void dp_hmap_init(struct dp_hmap *m);
+void dp_hmap_fini(struct dp_hmap *m); /* no reader may be left */
+
+/* Sets key (not UINT64_MAX) to val (not NULL). 0 or -ENOMEM. */
+int dp_hmap_put(struct dp_hmap *m, uint64_t key, void *val);
+/* Removes key and returns what it had, or NULL. */
+void *dp_hmap_del(struct dp_hmap *m, uint64_t key);
+/* Calls fn for each value, with the map locked against changes. */
+void dp_hmap_each(struct dp_hmap *m, void (*fn)(void *val, void *arg), void *arg);
+
+static inline size_t dp_hmap_hash(const struct dp_htab *t, uint64_t key)
+{
+	return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> t->shift);
+}
+
+static inline void *dp_hmap_get(const struct dp_hmap *m, uint64_t key)
+{
+	/* acquire: the slots were filled before the table was published */
+	const struct dp_htab *t = atomic_load_explicit(&m->tab, memory_order_acquire);
+	size_t mask, i;
+
+	if (__builtin_expect(!t, 0))
+		return NULL;
+	mask = ((size_t)1 << (64 - t->shift)) - 1;
+	key++;
+	for (i = dp_hmap_hash(t, key);; i++) {
+		const struct dp_hslot *s = &t->slot[i & mask];
+		uint64_t k = atomic_load_explicit(&s->key, memory_order_acquire);
+
+		if (k == key)
+			/* acquire: what val points to was written before val was */
+			return atomic_load_explicit(&s->val, memory_order_acquire);
+		if (k == 0)
+			return NULL;
+	}
+}
+
+static inline void *dp_hmap_getp(const struct dp_hmap *m, const void *p)
+{
+	return dp_hmap_get(m, (uint64_t)(uintptr_t)p);
+}
+
+#endif

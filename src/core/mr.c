@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* Memory regions and their twins; rereg.c and memlock.c do the rest. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP */
+#endif
+#include "rkeys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_TRIES 64
+#define MAX_DEVS 256
+
+static struct dp_hmap mrs = DP_HMAP_INIT; /* ibv_mr pointer -> struct dp_mr_rec */
+static TAILQ_HEAD(, dp_mr_rec) list = TAILQ_HEAD_INITIALIZER(list);
+static dp_lock list_lock = PTHREAD_MUTEX_INITIALIZER;
+/* prefers writers: a program that deregisters without end must not starve one that runs out of memory */
+pthread_rwlock_t dp_mr_life = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+
+struct dp_mr_rec *dp_mr_find(struct ibv_mr *mr)
+{
+	return dp_hmap_getp(&mrs, mr);
+}
+
+void dp_mr_each(void (*fn)(struct dp_mr_rec *r, void *arg), void *arg)
+{
+	struct dp_mr_rec *r;
+
+	dp_take(&list_lock);
+	TAILQ_FOREACH(r, &list, all)
+		fn(r, arg);
+	dp_drop(&list_lock);
+}
+
+static char devs[MAX_DEVS][DP_DEV_NAME];
+static uint32_t ndevs = 1; /* 0 is shared by those that found no room */
+static dp_lock devs_lock = PTHREAD_MUTEX_INITIALIZER;
+
+uint32_t dp_key_dev(const char *dev)
+{
+	uint32_t i;
+
+	dp_take(&devs_lock);
+	for (i = 1; i < ndevs && strncmp(devs[i], dev, DP_DEV_NAME); i++)
+		;
+	if (i == MAX_DEVS)
+		i = 0;
+	else if (i == ndevs)
+		strncpy(devs[ndevs++], dev, DP_DEV_NAME - 1);
+	dp_drop(&devs_lock);
+	return i;
+}
+
+/* ---- registering */
+
+static struct ibv_mr *call(const struct dp_verbs *real, struct ibv_pd *pd, const struct dp_mr_how *h)
+{
+	switch (h->kind) {
+	case DP_MR_REG:
+		if (real->reg_mr)
+			return real->reg_mr(pd, h->addr, h->length, (int)h->access);
+		break;
+	case DP_MR_IOVA:
+		if (real->reg_mr_iova)
+			return real->reg_mr_iova(pd, h->addr, h->length, h->iova, (int)h->access);
+		break;
+	case DP_MR_IOVA2:
+		if (real->reg_mr_iova2)
+			return real->reg_mr_iova2(pd, h->addr, h->length, h->iova, h->access);
+		break;
+	case DP_MR_DMABUF:
+		if (real->reg_dmabuf_mr)
+			return real->reg_dmabuf_mr(pd, h->offset, h->length, h->iova, h->fd, (int)h->access);
+		break;
+	}
+	errno = EOPNOTSUPP;
+	return NULL;
+}
+
+/*
+ * What was rejected stays registered while we try again, or the provider would give the same key again. When the
+ * tries (or the memory) run out, the last one waits for its past holders.
+ */
+struct ibv_mr *dp_mr_register(const struct dp_verbs *real, struct ibv_pd *pd, uint32_t dev,
+			      const struct dp_mr_how *how)
+{
+	struct ibv_mr *rejected[MAX_TRIES], *mr;
+	static _Atomic bool said;
+	bool wait = false;
+	unsigned n = 0;
+	int err;
+
+	while ((mr = call(real, pd, how)) && dp_key_blocked(dev, mr->rkey)) {
+		rejected[n++] = mr;
+		if (n == MAX_TRIES)
+			break;
+	}
+	err = errno;
+	if (n && (!mr || n == MAX_TRIES)) {
+		mr = rejected[--n];
+		wait = true;
+	}
+	while (n)
+		if (real->dereg_mr(rejected[--n]))
+			dp_warn("a memory region registered on trial could not be given up: %s", strerror(errno));
+	if (wait && !dp_key_wait(dev, mr->rkey, dp_now_ns() + dp_lease_bound()) && !atomic_exchange(&said, true))
+		dp_warn("remote key 0x%x is used again although its past holders did not answer within the lease",
+			mr->rkey);
+	errno = err;
+	return mr;
+}
+
+static void say_failed(const struct dp_mr_rec *r, const struct dp_sib *sib, int err)
+{
+	static _Atomic uint64_t said[4]; /* by errno */
+	unsigned e = (unsigned)err & 255;
+
+	dp_fallback(DP_FB_MR_TWIN_FAILED);
+	if (atomic_fetch_or(&said[e / 64], UINT64_C(1) << (e % 64)) >> (e % 64) & 1)
+		return;
+	dp_warn("a memory region of %zu bytes of %s uses this port only: its registration on %s failed: %s", r->how.length,
+		r->m.pd->c->dev, sib->text, strerror(err));
+}
+
+void dp_mr_twins_drop(struct dp_mr_rec *r)
+{
+	const struct dp_ctx *c = r->m.pd->c;
+
+	r->m.usable = false;
+	for (uint32_t i = 0; i < c->nsib; i++) {
+		int err = r->m.twin[i] ? c->real->dereg_mr(r->m.twin[i]) : 0;
+
+		if (err)
+			dp_warn("twin of a memory region on %s could not be freed: %s", c->sib[i].text, strerror(err));
+		r->m.twin[i] = NULL;
+	}
+}
+
+/* A sibling without a twin of the PD has no twins of QPs either, so the MR can be used without it. */
+void dp_mr_twins_make(struct dp_mr_rec *r)
+{
+	struct dp_pd *pd = r->m.pd;
+	struct dp_ctx *c = pd->c;
+	uint32_t i, n = 0;
+
+	r->m.usable = false;
+	for (i = 0; i < c->nsib; i++) {
+		struct ibv_mr *twin;
+
+		if (!pd->twin[i])
+			continue;
+		errno = 0;
+		twin = dp_mr_register(c->real, pd->twin[i], dp_key_dev(c->sib[i].port.dev), &r->how);
+		if (!twin) {
+			int err = errno;
+
+			dp_mr_twins_drop(r);
+			say_failed(r, &c->sib[i], err);
+			return;
+		}
+		r->m.twin[i] = twin;
+		r->m.lkeys[i] = twin->lkey;
+		n++;
+	}
+	r->m.usable = n > 0;
+}
+
+/* ---- the maps */
+
+void dp_mr_publish(struct dp_mr_rec *r)
+{
+	struct dp_pd *pd = r->m.pd;
+
+	if (!r->m.usable)
+		return;
+	dp_take(&pd->lock);
+	if (dp_hmap_put(&pd->c->lkeys, r->m.lkey, &r->m) || dp_hmap_put(&pd->rkeys, r->m.rkey, &r->m))
+		dp_warn("%s: out of memory: a memory region uses this port only", pd->c->dev);
+	dp_drop(&pd->lock);
+}
+
+struct dp_holder *dp_mr_unpublish(struct dp_mr_rec *r)
+{
+	struct dp_pd *pd = r->m.pd;
+	struct dp_holder *h;
+
+	dp_take(&pd->lock);
+	if (dp_hmap_get(&pd->c->lkeys, r->m.lkey) == &r->m)
+		dp_hmap_del(&pd->c->lkeys, r->m.lkey);
+	if (dp_hmap_get(&pd->rkeys, r->m.rkey) == &r->m)
+		dp_hmap_del(&pd->rkeys, r->m.rkey);
+	h = r->m.holders;
+	r->m.holders = NULL;
+	dp_drop(&pd->lock);
+	return h;
+}
+
+static void free_rec(struct dp_mr_rec *r)
+{
+	free(r->m.twin);
+	free(r->m.lkeys);
+	free(r);
+}
+
+void dp_mr_forget(struct dp_mr_rec *r)
+{
+	dp_take(&list_lock);
+	TAILQ_REMOVE(&list, r, all);
+	dp_drop(&list_lock);
+	dp_pd_put(r->m.pd);
+	free_rec(r);
+}
+
+static void record(struct dp_pd *pd, struct ibv_mr *mr, const struct dp_mr_how *how, uint32_t dev)
+{
+	size_t nsib = pd->c->nsib ? pd->c->nsib : 1;
+	struct dp_mr_rec *r = calloc(1, sizeof(*r));
+
+	if (!r)
+		goto no_memory;
+	r->m.twin = calloc(nsib, sizeof(r->m.twin[0]));
+	r->m.lkeys = calloc(nsib, sizeof(r->m.lkeys[0]));
+	if (!r->m.twin || !r->m.lkeys)
+		goto no_memory;
+	r->m.mr = mr;
+	r->m.pd = pd;
+	r->m.access = (int)how->access;
+	r->m.lkey = mr->lkey;
+	r->m.rkey = mr->rkey;
+	r->how = *how;
+	r->dev = dev;
+	dp_mr_twins_make(r);
+	r->how.fd = -1;
+	if (dp_hmap_put(&mrs, (uint64_t)(uintptr_t)mr, r)) {
+		dp_mr_twins_drop(r);
+		goto no_memory;
+	}
+	dp_pd_hold(pd);
+	dp_mr_publish(r);
+	/* last: from here on memlock.c may take its twins */
+	dp_take(&list_lock);
+	TAILQ_INSERT_HEAD(&list, r, all);
+	dp_drop(&list_lock);
+	return;
+
+no_memory:
+	if (r)
+		free_rec(r);
+	dp_fallback(DP_FB_MR_TWIN_FAILED);
+	dp_warn("%s: out of memory: a memory region uses this port only", pd->c->dev);
+}
+
+/* ---- hooks */
+
+static struct ibv_mr *reg(struct ibv_pd *pd, const struct dp_mr_how *how)
+{
+	struct dp_pd *p = dp_pd_find(pd);
+	struct ibv_mr *mr;
+	uint64_t deadline;
+	uint32_t dev;
+	int err;
+
+	if (!p) {
+		const struct dp_verbs *real = dp_real_of(pd->context);
+
+		if (real)
+			return call(real, pd, how);
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	dev = dp_key_dev(p->c->dev);
+	mr = dp_mr_register(p->c->real, pd, dev, how);
+	if (!mr && (errno == ENOMEM || errno == EAGAIN)) {
+		/* twins count against RLIMIT_MEMLOCK, too: the program must get what it would get without us */
+		deadline = dp_now_ns() + dp_lease_bound();
+		for (err = errno; !mr && (err == ENOMEM || err == EAGAIN) && dp_mr_give_back(deadline); err = errno)
+			mr = dp_mr_register(p->c->real, pd, dev, how);
+		if (!mr)
+			errno = err;
+	}
+	if (!mr)
+		return NULL;
+	err = errno;
+	record(p, mr, how, dev);
+	errno = err;
+	return mr;
+}
+
+struct ibv_mr *dp_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	return reg(pd, &(struct dp_mr_how){ .kind = DP_MR_REG, .addr = addr, .length = length, .fd = -1,
+					    .iova = (uint64_t)(uintptr_t)addr, .access = (unsigned int)access });
+}
+
+struct ibv_mr *dp_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
+{
+	return reg(pd, &(struct dp_mr_how){ .kind = DP_MR_IOVA, .addr = addr, .length = length, .fd = -1,
+					    .iova = iova, .access = (unsigned int)access });
+}
+
+struct ibv_mr *dp_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+{
+	return reg(pd, &(struct dp_mr_how){ .kind = DP_MR_IOVA2, .addr = addr, .length = length, .fd = -1,
+					    .iova = iova, .access = access });
+}
+
+struct ibv_mr *dp_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
+{
+	return reg(pd, &(struct dp_mr_how){ .kind = DP_MR_DMABUF, .length = length, .iova = iova, .offset = offset,
+					    .fd = fd, .access = (unsigned int)access });
+}
+
+int dp_dereg_mr(struct ibv_mr *mr)
+{
+	const struct dp_verbs *real = dp_real_of(mr->context);
+	struct dp_mr_rec *r = dp_mr_find(mr);
+	struct dp_holder *h;
+	int ret;
+
+	if (!real || !real->dereg_mr)
+		return EOPNOTSUPP;
+	if (!r)
+		return real->dereg_mr(mr);
+	pthread_rwlock_rdlock(&dp_mr_life);
+	/*
+	 * Out of the maps and the keys into quarantine before the real call: from its success on, another thread
+	 * may be given the same pointer, lkey and rkey.
+	 */
+	dp_hmap_del(&mrs, (uint64_t)(uintptr_t)mr);
+	h = dp_mr_unpublish(r);
+	dp_holders_block(h, NULL);
+	ret = real->dereg_mr(mr);
+	if (ret) { /* memory windows are bound to it, say: everything stays as it was */
+		int err = errno;
+
+		dp_holders_unblock(h);
+		dp_take(&r->m.pd->lock);
+		r->m.holders = h;
+		dp_drop(&r->m.pd->lock);
+		dp_mr_publish(r);
+		if (dp_hmap_put(&mrs, (uint64_t)(uintptr_t)mr, r))
+			dp_warn("%s: out of memory: twins of a memory region are lost", r->m.pd->c->dev);
+		errno = err;
+		goto out;
+	}
+	dp_mr_twins_drop(r);
+	dp_holders_invalidate(h, 0);
+	dp_mr_forget(r);
+out:
+	pthread_rwlock_unlock(&dp_mr_life);
+	return ret;
+}
+
+void dp_mr_after_fork(void)
+{
+	static const pthread_rwlock_t unlocked = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+
+	dp_lock_init(&list_lock);
+	dp_lock_init(&devs_lock);
+	dp_lock_init(&mrs.lock);
+	dp_mr_life = unlocked;
+}

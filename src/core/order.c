@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+#include "order.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool overlap(struct dp_range a, struct dp_range b)
+{
+	return a.lo < b.hi && b.lo < a.hi && a.lo < a.hi && b.lo < b.hi;
+}
+
+static bool empty(struct dp_range a)
+{
+	return a.lo >= a.hi;
+}
+
+static uint64_t size_of(struct dp_range a)
+{
+	return empty(a) ? 0 : a.hi - a.lo;
+}
+
+static void hull_add(struct dp_range *h, struct dp_range a)
+{
+	if (empty(a))
+		return;
+	if (empty(*h)) {
+		*h = a;
+		return;
+	}
+	if (a.lo < h->lo)
+		h->lo = a.lo;
+	if (a.hi > h->hi)
+		h->hi = a.hi;
+}
+
+static void raise_to(uint64_t *v, uint64_t to)
+{
+	if (*v < to)
+		*v = to;
+}
+
+static int alloc_slots(struct dp_order *o, uint64_t slots)
+{
+	o->op = calloc(slots, sizeof(*o->op));
+	o->rail = calloc(slots * o->nrails, sizeof(*o->rail));
+	if (!o->op || !o->rail) {
+		free(o->op);
+		free(o->rail);
+		o->op = NULL;
+		o->rail = NULL;
+		return -ENOMEM;
+	}
+	o->mask = slots - 1;
+	return 0;
+}
+
+int dp_order_init(struct dp_order *o, uint32_t nrails, enum dp_ordering mode, uint64_t slots)
+{
+	memset(o, 0, sizeof(*o));
+	o->nrails = nrails;
+	o->mode = mode;
+	return alloc_slots(o, slots);
+}
+
+void dp_order_fini(struct dp_order *o)
+{
+	free(o->op);
+	free(o->rail);
+	o->op = NULL;
+	o->rail = NULL;
+}
+
+void dp_order_reset(struct dp_order *o)
+{
+	struct dp_order n = {
+		.nrails = o->nrails, .mode = o->mode, .mask = o->mask, .op = o->op, .rail = o->rail
+	};
+
+	*o = n;
+}
+
+int dp_order_grow(struct dp_order *o)
+{
+	struct dp_order n = *o;
+	int ret = alloc_slots(&n, (o->mask + 1) * 2);
+
+	if (ret)
+		return ret;
+	for (uint64_t p = o->tail; p < o->next; p++) {
+		*dp_order_op(&n, p) = *dp_order_op(o, p);
+		memcpy(dp_order_rail(&n, p, 0), dp_order_rail(o, p, 0), o->nrails * sizeof(*o->rail));
+	}
+	dp_order_fini(o);
+	*o = n;
+	return 0;
+}
+
+bool dp_order_siblings_idle(const struct dp_order *o)
+{
+	for (uint32_t r = 1; r < o->nrails; r++)
+		if (dp_order_outstanding(o, r))
+			return false;
+	return true;
+}
+
+int dp_order_widen(struct dp_order *o, uint32_t nrails)
+{
+	struct dp_op_rail *rail = calloc((o->mask + 1) * nrails, sizeof(*rail));
+
+	if (!rail)
+		return -ENOMEM;
+	for (uint64_t p = o->tail; p < o->next; p++)
+		rail[(p & o->mask) * nrails] = *dp_order_rail(o, p, 0);
+	free(o->rail);
+	o->rail = rail;
+	o->nrails = nrails;
+	return 0;
+}
+
+void dp_order_bond(struct dp_order *o)
+{
+	o->bonded = true;
+	if (o->done[0] == o->next)
+		return;
+	for (uint64_t p = o->tail; p < o->next; p++)
+		dp_order_op(o, p)->flags |= DP_OP_ALL;
+	o->last_signal = o->last_all = o->next;
+	o->last_read[0] = o->next;
+}
+
+void dp_order_unbond(struct dp_order *o)
+{
+	o->bonded = false;
+}
+
+/* Does a signal wait until the siblings have drained? */
+static bool drains(const struct dp_order *o, unsigned flags)
+{
+	return o->mode != DP_ORDER_RELAXED || !(flags & DP_OP_PLAIN) || (flags & DP_OP_FENCE);
+}
+
+/* Would two fragments on different rails be seen, if reversed? */
+static bool conflict(unsigned fe, const struct dp_op_rail *e, unsigned fl, struct dp_range remote,
+		     struct dp_range local)
+{
+	if ((fe | fl) & DP_OP_ALL)
+		return true;
+	if (!((fe & DP_OP_READ) && (fl & DP_OP_READ)) && overlap(e->remote, remote))
+		return true;
+	return overlap(e->local, local);
+}
+
+/*
+ * Raises wait[e], for each rail e other than `rail`, to the newest fragment there that conflicts with the
+ * fragment (remote, local) of a bulk WR on `rail`.
+ */
+static void wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t rail, struct dp_range remote,
+			      struct dp_range local, uint64_t wait[])
+{
+	for (uint32_t e = 0; e < o->nrails; e++) {
+		if (e == rail || o->planned[e] == o->done[e])
+			continue;
+		/* the hull of all that is outstanding there spares the scan in the common case */
+		if (!(e == 0 && o->last_all > o->done[0]) && !overlap(o->hull[e], remote) &&
+		    !overlap(o->lhull[e], local))
+			continue;
+		for (uint64_t p = o->next; p-- > o->tail;) {
+			const struct dp_op_rail *er = dp_order_rail(o, p, e);
+			unsigned fe;
+
+			if (er->seq <= o->done[e] || er->seq <= wait[e])
+				break; /* numbers only fall from here on */
+			if (e && empty(er->remote))
+				continue; /* the number is an earlier op's */
+			fe = dp_order_op(o, p)->flags;
+			if (e)
+				fe &= ~DP_OP_ALL; /* bonding says that of rail 0; what a sibling has is known */
+			if (conflict(fe, er, flags, remote, local)) {
+				wait[e] = er->seq;
+				break;
+			}
+		}
+	}
+}
+
+/*
+ * What bulk WR d has to wait for when cut as part[]: wait0[] for its part on rail 0, waits[] for the others.
+ * Numbers already reached are harmless.
+ */
+static void bulk_waits(const struct dp_order *o, const struct dp_op_desc *d, const struct dp_range remote[],
+		       const struct dp_range local[], bool whole, uint64_t wait0[], uint64_t waits[])
+{
+	uint32_t nr = o->nrails;
+
+	if (o->mode == DP_ORDER_RC) {
+		for (uint32_t r = 1; r < nr; r++)
+			wait0[r] = waits[r] = o->planned[r];
+		waits[0] = o->next;
+		return;
+	}
+	if (d->flags & DP_OP_FENCE) {
+		/* a rail's own READs and atomics are left to the FENCE flag, which stays on every fragment */
+		for (uint32_t r = 1; r < nr; r++) {
+			wait0[r] = o->last_read[r];
+			if (nr > 2)
+				waits[r] = o->last_read[r];
+		}
+		waits[0] = o->last_read[0];
+	}
+	if (o->mode == DP_ORDER_RELAXED)
+		return;
+	wait_for_overlaps(o, d->flags, 0, remote[0], local[0], wait0);
+	if (whole)
+		return;
+	for (uint32_t r = 1; r < nr; r++)
+		if (!empty(remote[r]))
+			wait_for_overlaps(o, d->flags, r, remote[r], local[r], waits);
+	if (o->mode == DP_ORDER_STRICT)
+		raise_to(&waits[0], o->last_signal);
+}
+
+/* Where the bytes go; without part, all on rail 0. */
+static void fill_fragments(const struct dp_order *o, const struct dp_op_desc *d, const struct dp_part *part,
+			   struct dp_range remote[], struct dp_range local[])
+{
+	memset(remote, 0, o->nrails * sizeof(*remote));
+	memset(local, 0, o->nrails * sizeof(*local));
+	if (!part) {
+		remote[0] = d->remote;
+		local[0] = d->local;
+		return;
+	}
+	for (uint32_t r = 0; r < o->nrails; r++) {
+		if (!part[r].len)
+			continue;
+		remote[r].lo = d->remote.lo + part[r].offset;
+		remote[r].hi = remote[r].lo + part[r].len;
+		if (d->lpart)
+			local[r] = d->lpart[r];
+	}
+}
+
+static bool on_siblings(const struct dp_order *o, const struct dp_part *part)
+{
+	for (uint32_t r = 1; part && r < o->nrails; r++)
+		if (part[r].len)
+			return true;
+	return false;
+}
+
+struct waits {
+	uint64_t rail0[DP_MAX_RAILS], siblings[DP_MAX_RAILS];
+};
+
+static void clear_waits(const struct dp_order *o, struct waits *w)
+{
+	memset(w->rail0, 0, o->nrails * sizeof(uint64_t));
+	memset(w->siblings, 0, o->nrails * sizeof(uint64_t));
+}
+
+/* Enters the op at o->next and raises the marks that later ops look at. */
+static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct dp_range remote[],
+		  const struct dp_range local[], const struct waits *w)
+{
+	struct dp_op *op = dp_order_op(o, o->next);
+	struct dp_op_rail *or = dp_order_rail(o, o->next, 0);
+
+	op->before = (struct dp_op_marks){ o->last_signal, o->last_signaled, o->last_all };
+	o->planned[0] = ++o->next;
+	for (uint32_t r = 0; r < o->nrails; r++, or++) {
+		bool here = r == 0 || !empty(remote[r]);
+
+		if (r && here)
+			o->planned[r]++;
+		*or = (struct dp_op_rail){
+			.remote = remote[r],
+			.local = local[r],
+			.seq = o->planned[r],
+			.wait0 = w->rail0[r],
+			.waits = w->siblings[r],
+			.last_read = o->last_read[r],
+		};
+		if (here && (d->flags & (DP_OP_READ | DP_OP_ATOMIC)))
+			o->last_read[r] = o->planned[r];
+		hull_add(&o->hull[r], remote[r]);
+		hull_add(&o->lhull[r], local[r]);
+		o->bytes[r] += size_of(remote[r]);
+	}
+	if (d->flags & DP_OP_ALL)
+		o->last_all = o->next;
+	if (!(d->flags & DP_OP_BULK))
+		o->last_signal = o->next;
+	if (d->flags & DP_OP_SIGNALED)
+		o->last_signaled = o->next;
+}
+
+uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
+{
+	struct dp_range remote[DP_MAX_RAILS], local[DP_MAX_RAILS];
+	const struct dp_part *part = d->part;
+	struct waits w;
+	struct dp_op *op = dp_order_op(o, o->next);
+
+	*op = (struct dp_op){ .flags = d->flags };
+	if (!(d->flags & DP_OP_BULK) || !o->bonded || !on_siblings(o, part))
+		part = NULL;
+	clear_waits(o, &w);
+	fill_fragments(o, d, part, remote, local);
+	if (d->flags & DP_OP_BULK) {
+		bulk_waits(o, d, remote, local, !part, w.rail0, w.siblings);
+		/*
+		 * Only a signalled WR at or after what we wait for tells of it. If none stands before this one,
+		 * the wait might never end: the program may be about to wait for this very WR.
+		 */
+		if (part && w.siblings[0] > o->done[0] && w.siblings[0] > o->last_signaled) {
+			part = NULL;
+			op->behind = true;
+			clear_waits(o, &w);
+			fill_fragments(o, d, NULL, remote, local);
+			bulk_waits(o, d, remote, local, true, w.rail0, w.siblings);
+		}
+	} else if (drains(o, d->flags)) {
+		memcpy(w.rail0, o->planned, o->nrails * sizeof(uint64_t));
+		w.rail0[0] = 0;
+	}
+	op->whole = !part;
+	enter(o, d, remote, local, &w);
+	return o->next - 1;
+}
+
+void dp_order_undo(struct dp_order *o)
+{
+	uint64_t pos = o->next - 1;
+	const struct dp_op *op = dp_order_op(o, pos);
+	const struct dp_op_rail *or = dp_order_rail(o, pos, 0);
+
+	for (uint32_t r = 0; r < o->nrails; r++, or++) {
+		if (r && !empty(or->remote))
+			o->planned[r]--;
+		o->last_read[r] = or->last_read;
+		if (o->counted[r] > pos)
+			o->counted[r] = pos;
+		else
+			o->bytes[r] -= size_of(or->remote);
+	}
+	o->last_signal = op->before.signal;
+	o->last_signaled = op->before.signaled;
+	o->last_all = op->before.all;
+	o->planned[0] = o->next = pos;
+	/* the hulls stay as they are: too large does no harm; the cursors may have passed over it */
+	if (o->posts > pos)
+		o->posts = pos;
+	if (o->post0 > pos)
+		o->post0 = pos;
+}
+
+bool dp_order_may_post0(const struct dp_order *o)
+{
+	const struct dp_op_rail *or = dp_order_rail(o, o->post0, 0);
+
+	if (o->post0 == o->next)
+		return false;
+	for (uint32_t r = 1; r < o->nrails; r++)
+		if (o->done[r] < or[r].wait0)
+			return false;
+	return true;
+}
+
+/* Everything of it is complete and given: nobody needs the op again. */
+static bool finished(const struct dp_order *o, uint64_t pos)
+{
+	const struct dp_op_rail *or = dp_order_rail(o, pos, 0);
+
+	if (pos >= o->post0 || pos >= o->deliver)
+		return false;
+	for (uint32_t r = 0; r < o->nrails; r++)
+		if (o->done[r] < or[r].seq)
+			return false;
+	return true;
+}
+
+static void retire(struct dp_order *o)
+{
+	while (o->tail < o->next && finished(o, o->tail))
+		o->tail++;
+}
+
+void dp_order_posted0(struct dp_order *o)
+{
+	o->post0++;
+}
+
+bool dp_order_may_posts(struct dp_order *o)
+{
+	const struct dp_op_rail *or;
+
+	while (o->posts < o->next && dp_order_op(o, o->posts)->whole)
+		o->posts++;
+	if (o->posts == o->next)
+		return false;
+	or = dp_order_rail(o, o->posts, 0);
+	for (uint32_t r = 0; r < o->nrails; r++)
+		if (o->done[r] < or[r].waits)
+			return false;
+	return true;
+}
+
+void dp_order_posteds(struct dp_order *o)
+{
+	o->posts++;
+}
+
+void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq)
+{
+	raise_to(&o->done[rail], seq);
+	/* an op without bytes here has the number of one before it */
+	for (uint64_t *p = &o->counted[rail]; *p < o->next && dp_order_rail(o, *p, rail)->seq <= seq; ++*p)
+		o->bytes[rail] -= size_of(dp_order_rail(o, *p, rail)->remote);
+	if (o->done[rail] == o->planned[rail])
+		o->hull[rail] = o->lhull[rail] = (struct dp_range){ 0, 0 };
+	retire(o);
+}
+
+uint64_t dp_order_match(struct dp_order *o)
+{
+	while (o->match < o->post0 && !(dp_order_op(o, o->match)->flags & DP_OP_SIGNALED))
+		o->match++;
+	if (o->match == o->post0)
+		return UINT64_MAX;
+	o->match++;
+	dp_order_done(o, 0, o->match);
+	return o->match - 1;
+}
+
+uint64_t dp_order_held(struct dp_order *o)
+{
+	while (o->deliver < o->match && !(dp_order_op(o, o->deliver)->flags & DP_OP_SIGNALED))
+		o->deliver++;
+	return o->deliver == o->match ? UINT64_MAX : o->deliver;
+}
+
+uint64_t dp_order_deliverable(struct dp_order *o)
+{
+	const struct dp_op_rail *or;
+
+	if (dp_order_held(o) == UINT64_MAX)
+		return UINT64_MAX;
+	or = dp_order_rail(o, o->deliver, 0);
+	for (uint32_t r = 1; r < o->nrails; r++)
+		if (o->done[r] < or[r].seq)
+			return UINT64_MAX;
+	return o->deliver;
+}
+
+void dp_order_delivered(struct dp_order *o)
+{
+	o->deliver++;
+	retire(o);
+}

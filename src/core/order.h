@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/*
+ * The order machine: which part of which WR of one QP may go now, and which completion may be given. Pure: no
+ * verbs, clocks or locks; the caller serialises.
+ *
+ * Ops stand in program order. Each has one WR on rail 0 (perhaps empty), so its sequence number there is its
+ * position; on a sibling rail only fragments count. Numbers on a sibling are given at dp_order_add(), and its
+ * fragments are posted in that order, so an op needs only a vector: the last number on each rail at or before
+ * it. RC completes in order per QP, hence "completed up to" is one number per rail.
+ *
+ * Two queues drain independently: rail 0 strictly in program order, and the sibling parts in program order
+ * among themselves. "Passing a signal" means that a sibling part goes while the signal still waits.
+ */
+#ifndef DUALPORT_ORDER_H
+#define DUALPORT_ORDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "config.h"
+#include "plan.h"
+
+enum dp_op_flags {
+	DP_OP_BULK = 1 << 0,	 /* may have parts on siblings; else it is a signal */
+	DP_OP_SIGNALED = 1 << 1, /* rail 0 will give a completion */
+	DP_OP_FENCE = 1 << 2,	 /* IBV_SEND_FENCE */
+	DP_OP_READ = 1 << 3,	 /* reads the remote range, writes the local one */
+	DP_OP_ATOMIC = 1 << 4,	 /* like READ for a later fence; writes both ranges */
+	DP_OP_PLAIN = 1 << 5,	 /* WRITE or READ without immediate: mode relaxed lets it overtake data */
+	DP_OP_ALL = 1 << 6,	 /* its ranges are unknown: conflicts with everything */
+};
+
+struct dp_range {
+	uint64_t lo, hi; /* [lo, hi); empty if lo >= hi */
+};
+
+struct dp_op_desc {
+	unsigned flags;
+	struct dp_range remote;	      /* all of the WR */
+	struct dp_range local;	      /* written by the WR (READ, atomics): hull of its SGEs; else empty */
+	const struct dp_part *part;   /* bulk: [nrails]; NULL: all on rail 0 */
+	const struct dp_range *lpart; /* READ with part: hull of the SGEs of each part, [nrails] */
+};
+
+struct dp_op_rail {
+	struct dp_range remote, local; /* of the fragment there */
+	uint64_t seq;		       /* fragments planned on this rail at or before this op */
+	uint64_t wait0;		       /* rail-0 part goes when this rail completed that many */
+	uint64_t waits;		       /* sibling parts likewise */
+	uint64_t last_read;	       /* for dp_order_undo() */
+};
+
+struct dp_op_marks {
+	uint64_t signal, signaled, all;
+};
+
+struct dp_op {
+	unsigned flags;
+	bool whole;	/* all bytes on rail 0 */
+	bool behind;	/* made whole because no completion would tell of what it must wait for */
+	struct dp_op_marks before; /* for dp_order_undo() */
+};
+
+struct dp_order {
+	uint32_t nrails;
+	enum dp_ordering mode;
+	bool bonded; /* false: nothing may go to siblings (before the switch, after un-bonding) */
+
+	/* positions of ops; a position p lives in slot p & mask */
+	uint64_t tail;	/* oldest op still known */
+	uint64_t next;	/* one past the newest */
+	uint64_t post0; /* next to post on rail 0 */
+	uint64_t posts; /* next whose sibling parts are to be posted */
+	uint64_t match; /* no signalled op before this is unmatched */
+	uint64_t deliver;
+	uint64_t mask;
+	struct dp_op *op;
+	struct dp_op_rail *rail; /* slot * nrails + rail */
+
+	uint64_t planned[DP_MAX_RAILS]; /* [0] equals next */
+	uint64_t done[DP_MAX_RAILS];
+	uint64_t last_signal;	/* rail-0 number of the newest signal */
+	uint64_t last_signaled; /* of the newest signalled op */
+	uint64_t last_read[DP_MAX_RAILS]; /* number of the newest READ or atomic there */
+	struct dp_range hull[DP_MAX_RAILS], lhull[DP_MAX_RAILS]; /* of what may be outstanding there */
+	uint64_t bytes[DP_MAX_RAILS];	/* outstanding there */
+	uint64_t counted[DP_MAX_RAILS]; /* ops before this one are no longer in bytes[] */
+	uint64_t last_all; /* of the newest op whose ranges are unknown */
+};
+
+/* slots: a power of two. 0 or -ENOMEM. */
+int dp_order_init(struct dp_order *o, uint32_t nrails, enum dp_ordering mode, uint64_t slots);
+void dp_order_fini(struct dp_order *o);
+/* Forgets every op and number (QP reset); keeps memory, mode and rails. */
+void dp_order_reset(struct dp_order *o);
+/* Doubles the slots. The caller moves what it keeps by position. 0 or -ENOMEM. */
+int dp_order_grow(struct dp_order *o);
+
+static inline struct dp_op *dp_order_op(const struct dp_order *o, uint64_t pos)
+{
+	return &o->op[pos & o->mask];
+}
+static inline struct dp_op_rail *dp_order_rail(const struct dp_order *o, uint64_t pos, uint32_t rail)
+{
+	return &o->rail[(pos & o->mask) * o->nrails + rail];
+}
+static inline bool dp_order_full(const struct dp_order *o)
+{
+	return o->next - o->tail > o->mask;
+}
+/* Fragments planned on a sibling that have not completed (posted or not). */
+static inline uint64_t dp_order_outstanding(const struct dp_order *o, uint32_t rail)
+{
+	return o->planned[rail] - o->done[rail];
+}
+bool dp_order_siblings_idle(const struct dp_order *o);
+
+/* From one rail to nrails, with all ops as they are. 0 or -ENOMEM. */
+int dp_order_widen(struct dp_order *o, uint32_t nrails);
+/* From here on siblings are used; what is outstanding counts as one signal of unknown ranges (I9). */
+void dp_order_bond(struct dp_order *o);
+/* From here on nothing new goes to siblings; what was planned still does. */
+void dp_order_unbond(struct dp_order *o);
+
+/*
+ * Appends a WR; not when full. Decides what it waits for, and whether it goes whole on rail 0. The caller then
+ * asks dp_order_may_*(). Returns its position.
+ */
+uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d);
+/*
+ * Takes back the newest op, of which nothing went out (rail 0's provider refused it), even if dp_order_posted0()
+ * or dp_order_posteds() were called for it.
+ */
+void dp_order_undo(struct dp_order *o);
+
+/* May op o->post0 go to rail 0 now? False also if there is none. dp_order_posted0() says that it went. */
+bool dp_order_may_post0(const struct dp_order *o);
+void dp_order_posted0(struct dp_order *o);
+/* The same for the sibling parts of op o->posts, all at once; ops without such parts are passed over. */
+bool dp_order_may_posts(struct dp_order *o);
+void dp_order_posteds(struct dp_order *o);
+
+/* Sibling rail completed everything up to its fragment number seq. */
+void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq);
+/*
+ * Rail 0 gave a good completion: that of the oldest unmatched signalled op. Returns its position, or UINT64_MAX
+ * if no posted op expects one.
+ */
+uint64_t dp_order_match(struct dp_order *o);
+/* The next completion that rail 0 gave and the program has not got, ready or not; UINT64_MAX if none. */
+uint64_t dp_order_held(struct dp_order *o);
+/* The next completion that may be given; UINT64_MAX if none. dp_order_delivered() says that it was. */
+uint64_t dp_order_deliverable(struct dp_order *o);
+void dp_order_delivered(struct dp_order *o);
+static inline bool dp_order_queued(const struct dp_order *o)
+{
+	return o->post0 < o->next || o->posts < o->next;
+}
+
+#endif

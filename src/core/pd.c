@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* Protection domains and their twins. */
+#include "rkeys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+struct pd_rec {
+	struct dp_pd p;
+	_Atomic uint32_t refs; /* the program's, its MRs', and the control thread's while it answers a peer */
+};
+
+static struct dp_hmap pds = DP_HMAP_INIT;    /* ibv_pd pointer -> struct dp_pd */
+static struct dp_hmap pd_ids = DP_HMAP_INIT; /* id -> struct dp_pd */
+static dp_lock ids_lock = PTHREAD_MUTEX_INITIALIZER;
+
+const struct dp_verbs *dp_real_of(struct ibv_context *ctx)
+{
+	struct dp_ctx *c = dp_ctx_find(ctx);
+
+	return c ? c->real : dp_stub->real_of(ctx);
+}
+
+struct dp_pd *dp_pd_find(struct ibv_pd *pd)
+{
+	return dp_hmap_getp(&pds, pd);
+}
+
+static struct pd_rec *rec_of(struct dp_pd *pd)
+{
+	return (struct pd_rec *)pd;
+}
+
+void dp_pd_hold(struct dp_pd *pd)
+{
+	atomic_fetch_add_explicit(&rec_of(pd)->refs, 1, memory_order_relaxed);
+}
+
+void dp_pd_put(struct dp_pd *pd)
+{
+	/* acq_rel: whoever frees it sees all that the others did with it */
+	if (atomic_fetch_sub_explicit(&rec_of(pd)->refs, 1, memory_order_acq_rel) != 1)
+		return;
+	dp_hmap_fini(&pd->rkeys);
+	dp_lock_fini(&pd->lock);
+	free(pd->twin);
+	free(pd);
+}
+
+struct dp_pd *dp_pd_by_id(uint32_t id)
+{
+	struct dp_pd *pd;
+
+	dp_take(&ids_lock); /* or the last reference could go between look-up and hold */
+	pd = dp_hmap_get(&pd_ids, id);
+	if (pd)
+		dp_pd_hold(pd);
+	dp_drop(&ids_lock);
+	return pd;
+}
+
+/*
+ * Ids are drawn at random: a peer learns the id of a PD only when a QP of that PD is bonded with it, and one that
+ * was not told cannot guess it, hence not pull keys. Nothing else needs to be checked at a pull.
+ */
+static int publish_id(struct dp_pd *pd)
+{
+	int ret;
+
+	dp_take(&ids_lock);
+	do {
+		if (getrandom(&pd->id, sizeof(pd->id), 0) != sizeof(pd->id)) {
+			ret = -EIO;
+			goto out;
+		}
+	} while (!pd->id || dp_hmap_get(&pd_ids, pd->id));
+	ret = dp_hmap_put(&pd_ids, pd->id, pd);
+out:
+	dp_drop(&ids_lock);
+	return ret;
+}
+
+static void unpublish_id(struct dp_pd *pd)
+{
+	dp_take(&ids_lock);
+	dp_hmap_del(&pd_ids, pd->id);
+	dp_drop(&ids_lock);
+}
+
+static void drop_twins(struct dp_pd *pd)
+{
+	for (uint32_t i = 0; i < pd->c->nsib; i++) {
+		int err = pd->twin[i] ? pd->c->real->dealloc_pd(pd->twin[i]) : 0;
+
+		if (err)
+			dp_warn("twin of a protection domain on %s could not be freed: %s", pd->c->sib[i].text,
+				strerror(err));
+		pd->twin[i] = NULL;
+	}
+}
+
+static void record(struct dp_ctx *c, struct ibv_pd *pd)
+{
+	struct pd_rec *r = calloc(1, sizeof(*r));
+	struct dp_pd *p;
+
+	if (!r)
+		goto no_memory;
+	p = &r->p;
+	p->twin = calloc(c->nsib ? c->nsib : 1, sizeof(p->twin[0]));
+	if (!p->twin)
+		goto no_memory;
+	p->pd = pd;
+	p->c = c;
+	atomic_init(&r->refs, 1);
+	dp_lock_init(&p->lock);
+	dp_hmap_init(&p->rkeys);
+	for (uint32_t i = 0; i < c->nsib; i++) {
+		if (!c->sib[i].ctx)
+			continue;
+		p->twin[i] = c->real->alloc_pd(c->sib[i].ctx);
+		if (!p->twin[i])
+			dp_warn("%s: no protection domain on %s: %s", c->dev, c->sib[i].text, strerror(errno));
+	}
+	if (publish_id(p))
+		goto undo;
+	if (dp_hmap_put(&pds, (uint64_t)(uintptr_t)pd, p))
+		goto undo_id;
+	atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
+	return;
+
+undo_id:
+	unpublish_id(p);
+undo:
+	drop_twins(p);
+	dp_pd_put(p);
+	r = NULL;
+no_memory:
+	free(r);
+	dp_warn("%s: out of memory: a protection domain stays without twins", c->dev);
+}
+
+struct ibv_pd *dp_alloc_pd(struct ibv_context *ctx)
+{
+	struct dp_ctx *c = dp_ctx_get(ctx);
+	const struct dp_verbs *real = c ? c->real : dp_stub->real_of(ctx);
+	struct ibv_pd *pd;
+	int err;
+
+	if (!real || !real->alloc_pd) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	pd = real->alloc_pd(ctx);
+	if (!pd || !c || !c->group)
+		return pd;
+	err = errno;
+	dp_ctx_open_siblings(c);
+	record(c, pd);
+	errno = err;
+	return pd;
+}
+
+int dp_dealloc_pd(struct ibv_pd *pd)
+{
+	const struct dp_verbs *real = dp_real_of(pd->context);
+	struct dp_pd *p = dp_pd_find(pd);
+	int ret;
+
+	if (!real || !real->dealloc_pd)
+		return EOPNOTSUPP;
+	if (!p)
+		return real->dealloc_pd(pd);
+	/* before the real one: another thread may be given the same pointer at once */
+	dp_hmap_del(&pds, (uint64_t)(uintptr_t)pd);
+	ret = real->dealloc_pd(pd);
+	if (ret) { /* busy: everything stays as it was */
+		if (dp_hmap_put(&pds, (uint64_t)(uintptr_t)pd, p))
+			dp_warn("%s: out of memory: a protection domain loses its twins", p->c->dev);
+		return ret;
+	}
+	unpublish_id(p);
+	drop_twins(p);
+	atomic_fetch_sub_explicit(&p->c->refs, 1, memory_order_relaxed);
+	dp_pd_put(p);
+	return 0;
+}
+
+static void unlock_one(void *val, void *arg)
+{
+	struct dp_pd *pd = val;
+
+	(void)arg;
+	dp_lock_init(&pd->lock);
+	dp_lock_init(&pd->rkeys.lock);
+}
+
+void dp_pd_after_fork(void)
+{
+	dp_lock_init(&ids_lock);
+	dp_lock_init(&pds.lock);
+	dp_lock_init(&pd_ids.lock);
+	dp_hmap_each(&pds, unlock_one, NULL);
+}

@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* ibv_post_send: classify each WR, cut the bulk ones, post what may go, queue the rest. */
+#include "qp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a WR is, found before anything is changed. */
+struct wr_class {
+	struct dp_op_desc d;
+	uint64_t len;
+	bool inlined;
+	bool split; /* has parts on siblings */
+	struct dp_part part[DP_MAX_RAILS];
+	struct dp_range lpart[DP_MAX_RAILS];
+	uint32_t rkey[DP_MAX_RAILS];
+	uint32_t lkey[DP_MAX_RAILS * 32]; /* [nrails][num_sge] */
+};
+
+#define MAX_CUT_SGE 32 /* more are sent whole */
+
+static bool is_atomic(enum ibv_wr_opcode op)
+{
+	return op == IBV_WR_ATOMIC_CMP_AND_SWP || op == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+static struct dp_range hull_of(const struct ibv_sge *sge, int n)
+{
+	struct dp_range h = { 0, 0 };
+
+	for (int i = 0; i < n; i++) {
+		if (!sge[i].length)
+			continue;
+		if (h.lo == h.hi)
+			h = (struct dp_range){ sge[i].addr, sge[i].addr + sge[i].length };
+		if (sge[i].addr < h.lo)
+			h.lo = sge[i].addr;
+		if (sge[i].addr + sge[i].length > h.hi)
+			h.hi = sge[i].addr + sge[i].length;
+	}
+	return h;
+}
+
+static void classify(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
+{
+	struct dp_op_desc *d = &k->d;
+
+	memset(d, 0, sizeof(*d));
+	k->split = false;
+	k->len = 0;
+	k->inlined = wr->send_flags & IBV_SEND_INLINE;
+	for (int i = 0; i < wr->num_sge; i++)
+		k->len += wr->sg_list[i].length;
+	if (q->sq_sig_all || (wr->send_flags & IBV_SEND_SIGNALED))
+		d->flags |= DP_OP_SIGNALED;
+	if (wr->send_flags & IBV_SEND_FENCE)
+		d->flags |= DP_OP_FENCE;
+	switch (wr->opcode) {
+	case IBV_WR_RDMA_READ:
+		d->flags |= DP_OP_READ;
+		d->local = hull_of(wr->sg_list, wr->num_sge);
+		/* fall through */
+	case IBV_WR_RDMA_WRITE:
+		d->flags |= DP_OP_PLAIN;
+		if (k->len >= dp_cfg.spread_min && !k->inlined)
+			d->flags |= DP_OP_BULK;
+		/* fall through */
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		d->remote.lo = wr->wr.rdma.remote_addr;
+		d->remote.hi = d->remote.lo + k->len;
+		break;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		d->flags |= DP_OP_ATOMIC;
+		d->remote.lo = wr->wr.atomic.remote_addr;
+		d->remote.hi = d->remote.lo + 8;
+		d->local = hull_of(wr->sg_list, wr->num_sge);
+		break;
+	case IBV_WR_SEND:
+	case IBV_WR_SEND_WITH_IMM:
+	case IBV_WR_SEND_WITH_INV:
+		break; /* the receiver's buffer is unknown here; it was posted for this purpose alone */
+	default:
+		d->flags |= DP_OP_ALL;
+	}
+}
+
+/* The rail with the fewest outstanding bytes. */
+static uint32_t emptiest(const struct dp_qp *q)
+{
+	uint32_t best = 0;
+
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (q->order.bytes[r] < q->order.bytes[best])
+			best = r;
+	return best;
+}
+
+static bool room_on(const struct dp_qp *q, uint32_t r)
+{
+	return dp_order_outstanding(&q->order, r) < q->rail[r].sq_size;
+}
+
+/* Decides the parts and finds the keys for them. Without success the WR goes whole on rail 0. */
+static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
+{
+	enum dp_fallback why = DP_FB_SQ_FULL;
+	const uint32_t *rkeys;
+	uint32_t n, bytes_on = 0;
+
+	if (wr->num_sge > MAX_CUT_SGE)
+		return;
+	if (k->len >= q->policy.split_min) {
+		bytes_on = dp_plan_cut(&q->policy, wr->wr.rdma.remote_addr, k->len, k->part);
+		if (bytes_on < 2 && k->part[0].len)
+			return;
+	} else {
+		uint32_t r = emptiest(q);
+
+		if (r == 0)
+			return;
+		memset(k->part, 0, q->nrails * sizeof(k->part[0]));
+		k->part[r].len = k->len;
+	}
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (k->part[r].len && !room_on(q, r))
+			goto whole;
+	rkeys = dp_rkey_get(q->rpd, wr->wr.rdma.rkey, &n, &why);
+	if (!rkeys)
+		goto whole;
+	for (uint32_t r = 1; r < q->nrails; r++) {
+		why = DP_FB_RKEY_NONE;
+		if (q->rail[r].peer_sib_idx >= n)
+			goto whole;
+		k->rkey[r] = rkeys[q->rail[r].peer_sib_idx];
+	}
+	why = DP_FB_LKEY_UNKNOWN;
+	for (int i = 0; i < wr->num_sge; i++) {
+		const uint32_t *lkeys = dp_mr_lkeys(q->c, wr->sg_list[i].lkey);
+
+		if (!lkeys) {
+			if (wr->sg_list[i].length)
+				goto whole;
+			continue;
+		}
+		for (uint32_t r = 1; r < q->nrails; r++)
+			k->lkey[r * (uint32_t)wr->num_sge + (uint32_t)i] = lkeys[q->rail[r].sib_idx];
+	}
+	if (k->d.flags & DP_OP_READ) {
+		struct ibv_sge sge[MAX_CUT_SGE];
+
+		for (uint32_t r = 0; r < q->nrails; r++) {
+			int m = k->part[r].len ? dp_plan_sges(wr->sg_list, wr->num_sge, &k->part[r], NULL, sge,
+							      MAX_CUT_SGE) : 0;
+
+			k->lpart[r] = hull_of(sge, m > 0 ? m : 0);
+		}
+		k->d.lpart = k->lpart;
+	}
+	k->d.part = k->part;
+	k->split = true;
+	return;
+whole:
+	dp_fallback(why);
+}
+
+/*
+ * A WR that cannot go now is refused for what the provider would refuse (I7): after a good return the program
+ * never hears of a bad WR.
+ */
+static int validate(const struct dp_qp *q, const struct ibv_send_wr *wr, const struct wr_class *k)
+{
+	switch (wr->opcode) {
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+	case IBV_WR_SEND:
+	case IBV_WR_SEND_WITH_IMM:
+	case IBV_WR_RDMA_READ:
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+	case IBV_WR_LOCAL_INV:
+	case IBV_WR_BIND_MW:
+	case IBV_WR_SEND_WITH_INV:
+		break;
+	default:
+		return EINVAL;
+	}
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->cap.max_send_sge)
+		return EINVAL;
+	if (k->inlined && (k->len > q->cap.max_inline_data || wr->opcode == IBV_WR_RDMA_READ ||
+			   is_atomic(wr->opcode)))
+		return EINVAL;
+	if (is_atomic(wr->opcode) && ((wr->wr.atomic.remote_addr & 7) || k->len != 8))
+		return EINVAL;
+	if (k->len > UINT64_C(1) << 31)
+		return EINVAL;
+	return 0;
+}
+
+/* What one call of dp_post_send() has done so far in its current batch. */
+struct batch {
+	const struct ibv_send_wr *first; /* the WR of the op at pos */
+	uint64_t pos;			 /* of the first op of the batch */
+};
+
+/* Forgets the ops from position `from` on: the provider refused the first of them. */
+static void take_back(struct dp_qp *q, uint64_t from)
+{
+	while (q->order.next > from) {
+		struct dp_slot *s = dp_qp_slot(q, q->order.next - 1);
+
+		dp_order_undo(&q->order);
+		free(s->qwr);
+		s->qwr = NULL;
+	}
+}
+
+/*
+ * Posts the batch that was collected, rail 0 first: what it refuses goes nowhere. Returns 0, or the provider's
+ * error with *bad set.
+ */
+static int flush(struct dp_qp *q, struct batch *b, struct ibv_send_wr **bad)
+{
+	struct ibv_send_wr *wr = (struct ibv_send_wr *)b->first;
+	unsigned accepted;
+	int ret = dp_chain_post0(q, &accepted);
+
+	if (ret) {
+		/*
+		 * What rail 0 took are the oldest of the batch, in order; the siblings' parts of the refused ones
+		 * still sit in their chains.
+		 */
+		for (unsigned i = 0; i < accepted; i++)
+			wr = wr->next;
+		*bad = wr;
+		take_back(q, b->pos + accepted);
+		for (uint32_t r = 1; r < q->nrails; r++) {
+			struct dp_chain *ch = &q->rail[r].chain;
+
+			while (ch->n && ch->wr[ch->n - 1].wr_id > q->order.planned[r])
+				ch->n--;
+			if (ch->n)
+				ch->wr[ch->n - 1].next = NULL;
+		}
+	}
+	if (!dp_chain_posts(q))
+		q->sibling_refused = true;
+	b->pos = q->order.next;
+	return ret;
+}
+
+/* Adds one WR: to the chains as far as it may go now, to the queue as far as not. */
+static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
+{
+	struct wr_class k;
+	struct dp_order *o = &q->order;
+	struct dp_op *op;
+	struct dp_slot *s;
+	bool go0, gos;
+	uint64_t pos;
+
+	classify(q, wr, &k);
+	if ((k.d.flags & DP_OP_BULK) && o->bonded)
+		cut(q, wr, &k);
+	if (!dp_qp_room(q))
+		return ENOMEM;
+	pos = dp_order_add(o, &k.d);
+	op = dp_order_op(o, pos);
+	s = dp_qp_slot(q, pos);
+	*s = (struct dp_slot){ .byte_len = (uint32_t)k.len, .opcode = (uint8_t)wr->opcode };
+	k.split = !op->whole;
+	go0 = o->post0 == pos && dp_order_may_post0(o);
+	gos = op->whole || (o->posts == pos && dp_order_may_posts(o));
+	if (!go0 || !gos) {
+		int err = go0 ? 0 : validate(q, wr, &k);
+
+		/* the depth as the program knows it: what it was not told of still fills its send queue */
+		if (!err && !go0 && pos - o->deliver >= q->cap.max_send_wr)
+			err = ENOMEM;
+		if (!err) {
+			s->qwr = dp_qwr_new(q, wr, k.split ? k.part : NULL, k.rkey, k.lkey);
+			if (!s->qwr)
+				err = ENOMEM;
+		}
+		if (err) {
+			dp_order_undo(o);
+			return err;
+		}
+		s->qwr->since = dp_now_ns();
+		if (!go0 && !(k.d.flags & DP_OP_BULK))
+			dp_count(&dp_counters.signals_waited, 1);
+		if (go0)
+			dp_count(&dp_counters.deferred, 1);
+	}
+	if (go0) {
+		dp_chain_add0(q, wr, k.split ? &k.part[0] : NULL);
+		dp_order_posted0(o);
+	}
+	if (k.split && gos) {
+		for (uint32_t r = 1; r < q->nrails; r++)
+			if (k.part[r].len)
+				dp_chain_add(q, r, wr, &k.part[r], &k.lkey[r * (uint32_t)wr->num_sge], k.rkey[r],
+					     dp_order_rail(o, pos, r)->seq);
+		dp_order_posteds(o);
+	}
+	if (!(k.d.flags & DP_OP_BULK)) {
+		dp_count(&dp_counters.signals, 1);
+	} else if (k.split) {
+		unsigned rails = 0;
+
+		for (uint32_t r = 0; r < q->nrails; r++)
+			rails += k.part[r].len != 0;
+		dp_count(rails > 1 ? &dp_counters.splits : &dp_counters.spreads, 1);
+	} else if (op->behind) {
+		dp_fallback(DP_FB_BEHIND_SIGNAL);
+	}
+	return 0;
+}
+
+static bool chains_full(const struct dp_qp *q)
+{
+	for (uint32_t r = 0; r < q->nrails; r++)
+		if (dp_chain_full(q, r))
+			return true;
+	return false;
+}
+
+static int post_bonded(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct batch b = { .first = wr, .pos = q->order.next };
+	int ret = 0, err = 0;
+
+	for (; wr; wr = wr->next) {
+		if (chains_full(q)) {
+			ret = flush(q, &b, bad);
+			if (ret)
+				return ret;
+			b.first = wr;
+		}
+		err = add(q, wr);
+		if (err)
+			break; /* what stands before it is posted all the same */
+	}
+	ret = flush(q, &b, bad);
+	if (ret)
+		return ret;
+	if (err)
+		*bad = wr;
+	return err;
+}
+
+/* Before the bond: passes natively, but its completions will look like later ones (I9). */
+static int post_pending(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	int ret = q->post_send(q->qp, wr, bad);
+
+	for (; wr && !(ret && wr == *bad); wr = wr->next) {
+		struct dp_op_desc d = { .flags = DP_OP_ALL };
+
+		if (q->sq_sig_all || (wr->send_flags & IBV_SEND_SIGNALED))
+			d.flags |= DP_OP_SIGNALED;
+		if (!dp_qp_room(q)) {
+			q->unrecorded = true; /* it cannot bond any more; completions pass as they come */
+			break;
+		}
+		*dp_qp_slot(q, dp_order_add(&q->order, &d)) = (struct dp_slot){ .opcode = (uint8_t)wr->opcode };
+		dp_order_posted0(&q->order);
+	}
+	return ret;
+}
+
+/*
+ * A signal in the list may find the siblings drained already although nobody polled their completions: look, lest
+ * it waits for the next poll.
+ */
+static void look_at_siblings(struct dp_qp *q, const struct ibv_send_wr *wr)
+{
+	if (wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_READ)
+		if (!wr->next && wr->num_sge > 0 && wr->sg_list[0].length >= dp_cfg.spread_min)
+			return;
+	for (const struct dp_icq *i = q->scq->icqs; i; i = i->next)
+		if (atomic_load_explicit(&i->pending, memory_order_relaxed)) {
+			if (dp_try(&q->scq->lock)) {
+				dp_cq_progress(q->scq, false);
+				dp_drop(&q->scq->lock);
+			}
+			return;
+		}
+}
+
+static int post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	bool refused;
+	int ret;
+
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED && wr)
+		look_at_siblings(q, wr);
+	dp_take(&q->lock);
+	switch (atomic_load_explicit(&q->state, memory_order_relaxed)) {
+	case DP_QP_PENDING:
+		ret = post_pending(q, wr, bad);
+		break;
+	case DP_QP_BONDED:
+		ret = post_bonded(q, wr, bad);
+		dp_qp_update_busy(q);
+		break;
+	default:
+		ret = q->post_send(q->qp, wr, bad);
+	}
+	refused = q->sibling_refused;
+	q->sibling_refused = false;
+	dp_drop(&q->lock);
+	if (refused) {
+		dp_take(&q->scq->lock);
+		dp_take(&q->lock);
+		dp_fail_sibling(q, IBV_WC_GENERAL_ERR);
+		dp_drop(&q->lock);
+		dp_drop(&q->scq->lock);
+	}
+	return ret;
+}
+
+int dp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+{
+	struct dp_qp *q = dp_hmap_getp(&dp_qps, qp);
+
+	if (__builtin_expect(!q, 0))
+		return dp_ctx_find(qp->context)->ops.post_send(qp, wr, bad_wr);
+	/* acquire: what the switch to another state prepared is visible before the state */
+	if (atomic_load_explicit(&q->state, memory_order_acquire) == DP_QP_NATIVE)
+		return q->post_send(qp, wr, bad_wr);
+	return post_tracked(q, wr, bad_wr);
+}

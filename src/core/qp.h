@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/* Between the files that deal with queue pairs: qp.c, twin.c, post.c, chain.c, release.c, fail.c, cq.c. */
+#ifndef DUALPORT_QP_H
+#define DUALPORT_QP_H
+
+#include "core.h"
+
+/* ---- qp.c */
+
+/* The program will not use q again, without a real destroy_qp (close_device). */
+void dp_qp_abandon(struct dp_qp *q);
+/*
+ * Ends whatever the shim does for q: drops the queue and held completions, destroys the twins, native from here
+ * on. With ctl held, scq->lock and lock not.
+ */
+void dp_qp_teardown(struct dp_qp *q);
+/* From RTR on: record ops, native otherwise. With ctl held. 0 or -ENOMEM. */
+int dp_qp_track(struct dp_qp *q);
+/* The answer was no, with reason; nothing is kept. With ctl held. */
+void dp_qp_untrack(struct dp_qp *q, enum dp_fallback reason);
+
+/* Nothing is left to do for completions: native from here on. With scq->lock and lock held. */
+void dp_qp_native(struct dp_qp *q);
+
+static inline struct dp_slot *dp_qp_slot(struct dp_qp *q, uint64_t pos)
+{
+	return &q->slot[pos & q->order.mask];
+}
+/* Room for one more op; with lock held. */
+bool dp_qp_room(struct dp_qp *q);
+
+/* ---- chain.c: with lock held */
+
+/* Appends a WR to rail 0's chain: part NULL: as it is; else cut to part. pos: of its op. */
+void dp_chain_add0(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part);
+/* Appends part of wr to a sibling's chain. lkeys: [num_sge] of that sibling. */
+void dp_chain_add(struct dp_qp *q, uint32_t rail, const struct ibv_send_wr *wr, const struct dp_part *part,
+		  const uint32_t *lkeys, uint32_t rkey, uint64_t seq);
+bool dp_chain_full(const struct dp_qp *q, uint32_t rail);
+/* Posts rail 0's chain and empties it. Returns the provider's error; *accepted: how many WRs it took. */
+int dp_chain_post0(struct dp_qp *q, unsigned *accepted);
+/* Posts the siblings' chains and empties them. False: a provider refused. */
+bool dp_chain_posts(struct dp_qp *q);
+void dp_chain_drop(struct dp_qp *q); /* empties all */
+
+/* ---- release.c: with lock held */
+
+/* A copy of wr for the queue; part/rkey/lkey as in struct dp_qwr, NULL if whole. NULL: no memory. */
+struct dp_qwr *dp_qwr_new(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part,
+			  const uint32_t *rkey, const uint32_t *lkey);
+void dp_queue_drop(struct dp_qp *q); /* frees every copy */
+/* Posts whatever is queued on rail 0 alone, whole, without waiting: the QP is in ERR, the provider flushes it. */
+void dp_queue_flush(struct dp_qp *q);
+
+/* ---- fail.c: with scq->lock and lock held */
+
+/* Rail 0 gave an error completion. It is taken in charge. */
+void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc);
+/* A sibling gave an error completion, or a provider refused what it should have taken. */
+void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status);
+/* The program moved the QP to ERR. */
+void dp_fail_by_program(struct dp_qp *q);
+/* FAILING: the next completion that the program may get; false: none now. */
+bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc);
+/* Is there one? */
+bool dp_fail_ready(struct dp_qp *q);
+void dp_fail_end(struct dp_qp *q); /* frees what it kept */
+/* CQEs to be given unchanged after everything else. */
+void dp_fail_keep(struct dp_qp *q, const struct ibv_wc *wc);
+
+/* ---- twin.c: with ctl held */
+
+struct dp_twin_info {
+	union ibv_gid gid;
+	uint16_t lid;
+	uint8_t link_layer;
+	uint8_t mtu; /* enum ibv_mtu */
+	uint32_t qpn, psn;
+	uint8_t rd_atomic; /* what this side can take as responder */
+	uint8_t sib_idx;    /* of the sender's siblings: which of its keys belong to this twin */
+	uint8_t sgid_index; /* not sent */
+	char text[80];
+};
+
+/* Makes a twin of q for rail (sib set) in INIT, and describes it. 0 or -errno. */
+int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *mine);
+int dp_twin_rtr(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *mine,
+		const struct dp_twin_info *peer);
+int dp_twin_rts(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *mine,
+		const struct dp_twin_info *peer);
+/* Posts the probe, an empty signalled WRITE. 0 or -errno. */
+int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail);
+/* Destroys it and takes its completions out of the internal CQ. */
+void dp_twin_destroy(struct dp_qp *q, struct dp_rail *rail);
+/* The GID entry of the program's port that its AH uses, its type and netdev ("" if unknown). */
+int dp_gid_of(const struct dp_verbs *real, struct ibv_context *ctx, uint8_t port, int index, union ibv_gid *gid,
+	      uint32_t *type, char *netdev);
+
+/* ---- cq.c */
+void dp_cq_unready(struct dp_cq *cq, struct dp_qp *q); /* with cq->lock held */
+struct ibv_cq_ex *dp_create_cq_ex(struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr);
+
+#endif

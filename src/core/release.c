@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* The queue of WRs that wait, whole or in part: copies, and posting them when they may go. */
+#include "qp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct dp_qwr *dp_qwr_new(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part,
+			  const uint32_t *rkey, const uint32_t *lkey)
+{
+	size_t nsge = (size_t)wr->num_sge, bytes = 0, size;
+	bool inlined = wr->send_flags & IBV_SEND_INLINE;
+	struct dp_qwr *w;
+
+	for (size_t i = 0; inlined && i < nsge; i++)
+		bytes += wr->sg_list[i].length;
+	size = sizeof(*w) + nsge * sizeof(struct ibv_sge);
+	if (part)
+		size += q->nrails * (sizeof(*part) + sizeof(*rkey) + nsge * sizeof(*lkey));
+	w = malloc(size + bytes);
+	if (!w)
+		return NULL;
+	*w = (struct dp_qwr){ .wr = *wr, .inlined = inlined };
+	w->wr.next = NULL;
+	w->wr.sg_list = w->sge;
+	if (nsge)
+		memcpy(w->sge, wr->sg_list, nsge * sizeof(w->sge[0]));
+	if (part) {
+		w->part = (struct dp_part *)&w->sge[nsge];
+		w->rkey = (uint32_t *)&w->part[q->nrails];
+		w->lkey = &w->rkey[q->nrails];
+		memcpy(w->part, part, q->nrails * sizeof(*part));
+		memcpy(w->rkey, rkey, q->nrails * sizeof(*rkey));
+		memcpy(w->lkey, lkey, q->nrails * nsge * sizeof(*lkey));
+	}
+	/* inline bytes are the program's again when post_send returns */
+	if (inlined) {
+		uint8_t *p = (uint8_t *)w + size;
+
+		for (size_t i = 0; i < nsge; i++) {
+			memcpy(p, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+			w->sge[i].addr = (uintptr_t)p;
+			p += wr->sg_list[i].length;
+		}
+	}
+	return w;
+}
+
+/* Both the rail-0 WR and the sibling parts went: the copy is not needed. */
+static void drop_copy(struct dp_qp *q, uint64_t pos)
+{
+	struct dp_slot *s = dp_qp_slot(q, pos);
+
+	if (pos < q->order.post0 && (pos < q->order.posts || dp_order_op(&q->order, pos)->whole)) {
+		free(s->qwr);
+		s->qwr = NULL;
+	}
+}
+
+void dp_queue_drop(struct dp_qp *q)
+{
+	for (uint64_t p = q->order.tail; p < q->order.next; p++) {
+		free(dp_qp_slot(q, p)->qwr);
+		dp_qp_slot(q, p)->qwr = NULL;
+	}
+}
+
+static void count_wait(struct dp_qp *q, uint64_t pos, uint64_t now)
+{
+	if (!(dp_order_op(&q->order, pos)->flags & DP_OP_BULK))
+		dp_count(&dp_counters.signal_wait_ns, now - dp_qp_slot(q, pos)->qwr->since);
+}
+
+/* Returns 1: something went; 0: nothing may go; -1: refused. */
+static int release0(struct dp_qp *q)
+{
+	struct dp_order *o = &q->order;
+	uint64_t first = o->post0, now = 0;
+	unsigned accepted;
+	int ret;
+
+	while (dp_order_may_post0(o) && !dp_chain_full(q, 0)) {
+		struct dp_qwr *w = dp_qp_slot(q, o->post0)->qwr;
+
+		if (!now)
+			now = dp_now_ns();
+		count_wait(q, o->post0, now);
+		dp_chain_add0(q, &w->wr, w->part ? &w->part[0] : NULL);
+		dp_order_posted0(o);
+	}
+	if (o->post0 == first)
+		return 0;
+	ret = dp_chain_post0(q, &accepted);
+	o->post0 = first + accepted;
+	for (uint64_t p = first; p < o->post0; p++)
+		drop_copy(q, p);
+	/* a provider may free a slot of its queue a little after giving the completion: try again later */
+	if (ret == ENOMEM)
+		return accepted != 0;
+	return ret ? -1 : 1;
+}
+
+static int release_siblings(struct dp_qp *q)
+{
+	struct dp_order *o = &q->order;
+	uint64_t first = o->posts;
+	bool any = false, full = false;
+
+	while (!full && dp_order_may_posts(o)) {
+		uint64_t pos = o->posts;
+		const struct dp_qwr *w = dp_qp_slot(q, pos)->qwr;
+
+		for (uint32_t r = 1; r < q->nrails; r++) {
+			if (w->part[r].len)
+				dp_chain_add(q, r, &w->wr, &w->part[r], &w->lkey[r * (uint32_t)w->wr.num_sge],
+					     w->rkey[r], dp_order_rail(o, pos, r)->seq);
+			full |= dp_chain_full(q, r);
+		}
+		dp_order_posteds(o);
+		any = true;
+	}
+	if (!any)
+		return 0;
+	if (!dp_chain_posts(q))
+		return -1;
+	for (uint64_t p = first; p < o->posts; p++)
+		drop_copy(q, p);
+	return 1;
+}
+
+bool dp_qp_release(struct dp_qp *q)
+{
+	int a, b;
+
+	if (!dp_order_queued(&q->order))
+		return true;
+	do {
+		a = release0(q);
+		b = a < 0 ? -1 : release_siblings(q);
+	} while (a >= 0 && b >= 0 && (a || b));
+	return a >= 0 && b >= 0;
+}
+
+void dp_queue_flush(struct dp_qp *q)
+{
+	struct dp_order *o = &q->order;
+
+	while (o->post0 < o->next) {
+		uint64_t pos = o->post0;
+		struct dp_slot *s = dp_qp_slot(q, pos);
+		struct ibv_send_wr *bad;
+
+		dp_order_posted0(o);
+		if (s->qwr && q->post_send(q->qp, &s->qwr->wr, &bad)) {
+			/* a provider that takes no WR in ERR: say what it would have said */
+			struct ibv_wc wc = {
+				.wr_id = s->qwr->wr.wr_id,
+				.status = IBV_WC_WR_FLUSH_ERR,
+				.qp_num = q->qp->qp_num,
+			};
+
+			dp_fail_keep(q, &wc);
+		}
+	}
+	dp_queue_drop(q);
+}
+
+void dp_qp_update_busy(struct dp_qp *q)
+{
+	bool busy = atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING ||
+		    (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED &&
+		     (dp_order_queued(&q->order) || dp_order_held(&q->order) != UINT64_MAX));
+
+	if (busy != q->busy) {
+		q->busy = busy;
+		atomic_fetch_add_explicit(&q->scq->busy, busy ? 1 : (uint32_t)-1, memory_order_relaxed);
+	}
+	if (busy)
+		dp_progress_watch(q->scq);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/*
+ * What pd.c, mr.c, memlock.c, rereg.c, owner.c and rkeys.c share.
+ *
+ * Owner side: a peer that was told the keys of an MR is a holder of it. When the MR goes, its keys stay in
+ * quarantine until each holder has acknowledged the news or may not use remote keys any more because its lease
+ * ran out. While a key is in quarantine, reg_mr does not hand it out.
+ *
+ * Locks: mr_life (mr.c) > dp_pd.lock > owner.c's lock; rkeys.c's locks are leaves. None of them is held while a
+ * dp_qp.lock is taken, except mr_life, which the control thread never takes.
+ */
+#ifndef DUALPORT_CORE_RKEYS_H
+#define DUALPORT_CORE_RKEYS_H
+
+#include <sys/queue.h>
+#include "core.h"
+
+#define DP_KEYS_BATCH 1024 /* keys in one message */
+
+enum {
+	DP_MSG_KEYS_PULL = DP_MSG_KEYS, /* u32 pd, u16 n, n * u32 rkey */
+	DP_MSG_KEYS_ARE,		/* u32 pd, u32 rkey, u8 n (0: it has no twins), n * u32 twin's rkey */
+	DP_MSG_KEYS_INVAL,		/* u16 n, n * { u32 pd, u32 rkey, u64 seq, u8 flags } */
+	DP_MSG_KEYS_ACK,		/* u16 n, n * u64 seq */
+};
+/* Acknowledge only when fragments that use the key are complete: the MR stays, only its twins go. */
+#define DP_INVAL_DRAIN 1
+
+/* ---- pd.c */
+
+/* The real functions for ctx, whether it is recorded or not; NULL only if its copy of libibverbs is unknown. */
+const struct dp_verbs *dp_real_of(struct ibv_context *ctx);
+void dp_pd_hold(struct dp_pd *pd);
+void dp_pd_put(struct dp_pd *pd);
+struct dp_pd *dp_pd_by_id(uint32_t id); /* held, or NULL */
+
+/* ---- mr.c */
+
+enum dp_mr_kind { DP_MR_REG, DP_MR_IOVA, DP_MR_IOVA2, DP_MR_DMABUF };
+
+/* How an MR was registered. */
+struct dp_mr_how {
+	enum dp_mr_kind kind;
+	void *addr;
+	size_t length;
+	uint64_t iova;
+	uint64_t offset; /* dmabuf */
+	int fd;		 /* dmabuf; valid only during the registration: the program may close it after */
+	unsigned int access;
+};
+
+struct dp_mr_rec {
+	struct dp_mr m;
+	struct dp_mr_how how;
+	uint32_t dev; /* dp_key_dev() of rail 0's device */
+	uint64_t kept; /* memlock.c: the round in which its twins could not be given back */
+	TAILQ_ENTRY(dp_mr_rec) all;
+};
+
+/* Excludes dereg and rereg (read) from giving back twins of MRs that the program did not touch (write). */
+extern pthread_rwlock_t dp_mr_life;
+
+/* A number for the device whose keys these are; 0, shared, when there are too many. */
+uint32_t dp_key_dev(const char *dev);
+struct dp_mr_rec *dp_mr_find(struct ibv_mr *mr);
+/* Registers, never with a key in quarantine on dev. NULL and errno. */
+struct ibv_mr *dp_mr_register(const struct dp_verbs *real, struct ibv_pd *pd, uint32_t dev,
+			      const struct dp_mr_how *how);
+/* Registers the twins and sets usable; r must be unpublished. Counts and says why if one fails. */
+void dp_mr_twins_make(struct dp_mr_rec *r);
+void dp_mr_twins_drop(struct dp_mr_rec *r); /* likewise unpublished */
+/* Into and out of the maps of the hot path and of the peers. Unpublishing takes the holders off r. */
+void dp_mr_publish(struct dp_mr_rec *r);
+struct dp_holder *dp_mr_unpublish(struct dp_mr_rec *r);
+/* Calls fn for each MR, newest first, with the list locked. */
+void dp_mr_each(void (*fn)(struct dp_mr_rec *r, void *arg), void *arg);
+/* Forgets r, which is unpublished and has no twins; the ibv_mr is not touched. */
+void dp_mr_forget(struct dp_mr_rec *r);
+
+/*
+ * memlock.c: makes another MR rail-0-only, so that something is left of RLIMIT_MEMLOCK. False: none could be had
+ * before the deadline (CLOCK_MONOTONIC ns).
+ */
+bool dp_mr_give_back(uint64_t deadline);
+
+/* ---- owner.c */
+
+bool dp_key_blocked(uint32_t dev, uint32_t rkey);
+/* Waits until the key is free, at most until deadline (CLOCK_MONOTONIC ns). Whether it is. */
+bool dp_key_wait(uint32_t dev, uint32_t rkey, uint64_t deadline);
+
+/*
+ * The keys of h enter quarantine; NULL is allowed here and below. Nothing is sent yet, and nothing expires.
+ * seq, if not NULL, gets a name for dp_holders_settled().
+ */
+void dp_holders_block(struct dp_holder *h, uint64_t *seq);
+void dp_holders_unblock(struct dp_holder *h); /* takes that back; h can be used again */
+/* Tells the holders, in the background; h is no longer the caller's. */
+void dp_holders_invalidate(struct dp_holder *h, unsigned int flags);
+/* Waits until h, invalidated, is settled: all acknowledged or lost their lease. Whether that happened. */
+bool dp_holders_settled(uint64_t seq, uint64_t deadline);
+bool dp_holders_any(const struct dp_holder *h); /* is there one that may use the keys? with pd->lock */
+
+/* How long anything waits for a lease to end: no peer was granted a longer one, and dp_peer_start() wants 100 ms. */
+static inline uint64_t dp_lease_bound(void)
+{
+	return (dp_cfg.lease_ns < 100000000u ? 100000000u : dp_cfg.lease_ns) + 20000000u;
+}
+
+/* [control] */
+void dp_owner_pull(struct dp_peer *peer, const uint8_t *data, size_t len);
+void dp_owner_ack(struct dp_peer *peer, const uint8_t *data, size_t len);
+void dp_owner_gone(struct dp_peer *peer);
+void dp_owner_after_fork(void);
+void dp_mr_after_fork(void);
+void dp_pd_after_fork(void);
+
+/* ---- rkeys.c */
+
+/* Does nothing in this process use keys of this process? */
+bool dp_rpd_none_to_self(void);
+struct dp_peer *dp_self_peer(void); /* [control] NULL while the peer layer does not run */
+void dp_keys_malformed(struct dp_peer *peer, uint16_t type, size_t len);
+
+/* ---- drain.c: fragments planned now on siblings, of bonded QPs of one context or towards one remote PD */
+
+struct dp_drain;
+/* c or rpd is NULL. Also a barrier: what held a dp_qp.lock before has left it. NULL: out of memory. */
+struct dp_drain *dp_drain_start(const struct dp_ctx *c, const struct dp_rpd *rpd);
+bool dp_drain_done(struct dp_drain *d); /* polls for it */
+void dp_drain_free(struct dp_drain *d);
+/* [control] Acknowledges to peer when what is planned now towards rpd is complete. */
+void dp_ack_later(struct dp_peer *peer, struct dp_rpd *rpd, uint64_t seq);
+void dp_acks_gone(struct dp_peer *peer);
+void dp_acks_after_fork(void);
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/* Counters of the process and what is printed of them. Everything here is thread-safe and never blocks. */
+#ifndef DUALPORT_STATS_H
+#define DUALPORT_STATS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Why a QP, a memory region or a WR went as on one port. The strings are keys of the JSON. */
+#define DP_FALLBACKS(X)                                                                                               \
+	X(NO_GROUP, "no-port-group")	       /* QP: its port is in no group */                                      \
+	X(NO_TWIN_DEVICE, "no-sibling-device") /* QP: no sibling device could be opened */                            \
+	X(NOT_RC, "not-rc")		       /* QP: transport other than RC */                                      \
+	X(QP_EX, "qp-ex")		       /* QP: ibv_wr_* interface */                                           \
+	X(CQ_EX, "cq-ex")		       /* QP: extended CQ */                                                  \
+	X(SINGLE_THREADED, "single-threaded")  /* QP: thread domain or single-threaded objects */                    \
+	X(DIRECT_ACCESS, "direct-access")      /* QP: mlx5dv_init_obj and relatives */                                \
+	X(NO_PEER, "no-peer")		       /* QP: nobody answers at the peer's address */                         \
+	X(PEER_REFUSED, "peer-refused")	       /* QP: the peer's library cannot bond it */                            \
+	X(PROBE_FAILED, "probe-failed")	       /* QP: no sibling path works */                                        \
+	X(TWIN_QP_FAILED, "twin-qp-failed")    /* QP: twin could not be created or connected */                       \
+	X(RAIL_LOST, "rail-lost")	       /* QP: a sibling failed while in use */                                \
+	X(PEER_GONE, "peer-gone")	       /* QP: the peer's process ended or un-bonded */                        \
+	X(MR_TWIN_FAILED, "mr-twin-failed")    /* MR: registration on a sibling failed */                             \
+	X(LKEY_UNKNOWN, "lkey-unknown")	       /* WR: local key has no twin */                                        \
+	X(RKEY_PENDING, "rkey-pending")	       /* WR: remote key not known yet */                                     \
+	X(RKEY_NONE, "rkey-none")	       /* WR: remote key has no twin */                                       \
+	X(LEASE_EXPIRED, "lease-expired")      /* WR: the owner of the remote keys was not heard of */                \
+	X(BEHIND_SIGNAL, "behind-signal")      /* WR: bulk behind a signal that no completion will tell of */         \
+	X(SQ_FULL, "twin-sq-full")	       /* WR: no room on a twin's send queue */
+
+enum dp_fallback {
+#define DP_FALLBACK_ENUM(name, str) DP_FB_##name,
+	DP_FALLBACKS(DP_FALLBACK_ENUM)
+#undef DP_FALLBACK_ENUM
+	DP_FB_COUNT
+};
+const char *dp_fallback_str(enum dp_fallback reason);
+
+/* Traffic of bonded QPs from one port of ours to one peer. Writers add with relaxed atomics. */
+struct dp_flow {
+	_Atomic uint64_t bytes; /* payload of the WRs posted, READs included */
+	_Atomic uint64_t msgs;	/* fragments posted that carry payload, and signals */
+	char port[80];		/* "mlx5_0:1" */
+	char peer[80];		/* address of the peer's rail-0 port as text */
+	struct dp_flow *next;	/* private */
+};
+
+struct dp_counters {
+	_Atomic uint64_t bonds;	  /* QPs that became bonded */
+	_Atomic uint64_t splits;  /* WRs with bytes on more than one rail */
+	_Atomic uint64_t spreads; /* WRs sent whole on a sibling */
+	_Atomic uint64_t signals; /* signals posted on bonded QPs */
+	_Atomic uint64_t signals_waited;
+	_Atomic uint64_t signal_wait_ns;
+	_Atomic uint64_t deferred; /* sibling parts that waited for a signal's acknowledgement or an overlap */
+	_Atomic uint64_t held;	   /* completions held back */
+	_Atomic uint64_t fallback[DP_FB_COUNT];
+};
+extern struct dp_counters dp_counters;
+
+static inline void dp_count(_Atomic uint64_t *c, uint64_t n)
+{
+	atomic_fetch_add_explicit(c, n, memory_order_relaxed);
+}
+static inline void dp_fallback(enum dp_fallback reason)
+{
+	dp_count(&dp_counters.fallback[reason], 1);
+}
+
+/* Finds or makes the flow; lives until the process ends. NULL when out of memory. */
+struct dp_flow *dp_flow_get(const char *port, const char *peer);
+/* Makes the port known, so that it is printed even if nothing went over it. */
+void dp_stats_port(const char *port);
+
+void dp_stats_print(FILE *f);		     /* the table at exit */
+int dp_stats_write_json(const char *pattern); /* %p in pattern: the pid. 0 or -errno */
+
+#endif

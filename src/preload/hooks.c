@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* The hooks themselves, and which of them dlsym and dlvsym hand out. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <string.h>
+
+#include "hooks.h"
+
+/* The calls that come first in a program that will use RDMA. */
+static inline bool loads(const char *verb)
+{
+	return !strcmp(verb, "alloc_pd") || !strcmp(verb, "create_comp_channel") || !strcmp(verb, "create_cq");
+}
+
+/* What a verb returns when its copy does not have it: NULL, an error number, or "no order is promised". */
+static inline intptr_t failure(const char *verb, bool is_int)
+{
+	errno = EOPNOTSUPP;
+	return is_int && strcmp(verb, "query_qp_data_in_order") ? EOPNOTSUPP : 0;
+}
+
+#define HOOK(ret, verb, version, params, args)                                                                        \
+	DP_EXPORT ret ibv_##verb params                                                                               \
+	{                                                                                                             \
+		struct ibv_context *context = DP_CTX_OF(DP_FIRST args);                                                     \
+		const struct dp_verbs *real = dp_real_of(context);                                                    \
+		const struct dp_core *core = real ? dp_core_get(loads(#verb)) : NULL;                                 \
+		ret(*fn) params;                                                                                      \
+                                                                                                                      \
+		fn = real ? real->verb : (ret(*) params)dp_guess("ibv_" #verb, version, __builtin_return_address(0)); \
+		if (core) {                                                                                           \
+			struct inside guard __attribute__((cleanup(leave), unused)) = enter();                        \
+                                                                                                                      \
+			if (core->ours->verb)                                                                         \
+				fn = core->ours->verb;                                                                \
+			if (fn)                                                                                       \
+				return fn args;                                                                       \
+		} else if (fn) {                                                                                      \
+			return fn args;                                                                               \
+		}                                                                                                     \
+		return (ret)failure(#verb, _Generic((ret(*)(void))0, int (*)(void): true, default: false));           \
+	}
+DP_VERBS_HOOKED(HOOK)
+
+struct hook {
+	const char *name, *version;
+	void *fn;
+};
+
+static const struct hook hooks[] = {
+#define ENTRY(ret, verb, version, params, args) {"ibv_" #verb, version, (void *)ibv_##verb},
+	DP_VERBS_HOOKED(ENTRY)
+};
+
+static void *hook_for(void *p, const char *name)
+{
+	size_t i;
+
+	if (!p)
+		return NULL;
+	if (!strncmp(name, "mlx5dv_", strlen("mlx5dv_")))
+		return dp_mlx5dv_hook_for(p, name);
+	for (i = 0; i < sizeof(hooks) / sizeof(hooks[0]); i++)
+		if (!strcmp(name, hooks[i].name))
+			return dp_is_real_verb(p, name, hooks[i].version) ? hooks[i].fn : p;
+	return p;
+}
+
+void *dp_serve_dlsym(void *handle, const char *name)
+{
+	return hook_for(dp_real_dlsym()(handle, name), name);
+}
+
+void *dp_serve_dlvsym(void *handle, const char *name, const char *version)
+{
+	return hook_for(dp_real_dlvsym()(handle, name, version), name);
+}

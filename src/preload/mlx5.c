@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* mlx5dv_init_obj hands out a QP's or CQ's memory: from then on the program may bypass verbs, which the core must know. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "hooks.h"
+
+#include <errno.h>
+#include <string.h>
+
+#ifdef HAVE_INFINIBAND_MLX5DV_H
+
+#include <infiniband/mlx5dv.h>
+
+#include "symtab.h"
+
+#define NAME "mlx5dv_init_obj"
+
+typedef int (*init_obj_fn)(struct mlx5dv_obj *obj, uint64_t obj_type);
+
+int dp_mlx5dv_init_obj_1_0(struct mlx5dv_obj *obj, uint64_t obj_type);
+int dp_mlx5dv_init_obj_1_2(struct mlx5dv_obj *obj, uint64_t obj_type);
+
+static struct ibv_context *context_of(const struct mlx5dv_obj *obj, uint64_t type)
+{
+	if (type & MLX5DV_OBJ_QP)
+		return obj->qp.in->context;
+	if (type & MLX5DV_OBJ_CQ)
+		return obj->cq.in->context;
+	if (type & MLX5DV_OBJ_SRQ)
+		return obj->srq.in->context;
+	if (type & MLX5DV_OBJ_RWQ)
+		return obj->rwq.in->context;
+	return NULL;
+}
+
+/* The provider that made the object is the one to ask. alloc_mw is a slot that the provider fills and nobody patches. */
+static init_obj_fn find(const struct mlx5dv_obj *obj, uint64_t type, const char *version, const void *caller)
+{
+	struct ibv_context *ctx = context_of(obj, type);
+	struct dp_elf elf;
+	void *p = NULL;
+
+	if (ctx && ctx->ops.alloc_mw && dp_elf_of((const void *)ctx->ops.alloc_mw, &elf))
+		p = dp_elf_sym(&elf, NAME, version);
+	if (!p)
+		p = dp_guess(NAME, version, caller);
+	return (init_obj_fn)p;
+}
+
+static int init_obj(struct mlx5dv_obj *obj, uint64_t type, const char *version, const void *caller)
+{
+	const struct dp_core *core = dp_core_get(false);
+	struct ibv_qp *qp = type & MLX5DV_OBJ_QP ? obj->qp.in : NULL;
+	struct ibv_cq *cq = type & MLX5DV_OBJ_CQ ? obj->cq.in : NULL;
+	init_obj_fn fn = find(obj, type, version, caller);
+
+	if (core && core->direct_access && (qp || cq)) {
+		struct inside guard __attribute__((cleanup(leave), unused)) = enter();
+
+		core->direct_access(qp, cq);
+	}
+	if (fn)
+		return fn(obj, type);
+	errno = EOPNOTSUPP;
+	return EOPNOTSUPP;
+}
+
+DP_EXPORT int dp_mlx5dv_init_obj_1_0(struct mlx5dv_obj *obj, uint64_t obj_type)
+{
+	return init_obj(obj, obj_type, "MLX5_1.0", __builtin_return_address(0));
+}
+
+DP_EXPORT int dp_mlx5dv_init_obj_1_2(struct mlx5dv_obj *obj, uint64_t obj_type)
+{
+	return init_obj(obj, obj_type, "MLX5_1.2", __builtin_return_address(0));
+}
+
+/* directives, not code: clang has no symver attribute */
+__asm__(".symver dp_mlx5dv_init_obj_1_0, " NAME "@MLX5_1.0");
+__asm__(".symver dp_mlx5dv_init_obj_1_2, " NAME "@@MLX5_1.2");
+
+void *dp_mlx5dv_hook_for(void *p, const char *name)
+{
+	struct dp_elf elf;
+
+	/* this object's own addresses come back for a handle of the whole program */
+	if (strcmp(name, NAME) || p == (void *)dp_mlx5dv_init_obj_1_0 || p == (void *)dp_mlx5dv_init_obj_1_2 ||
+	    !dp_elf_of(p, &elf))
+		return p;
+	if (dp_elf_sym(&elf, NAME, "MLX5_1.2") == p)
+		return (void *)dp_mlx5dv_init_obj_1_2;
+	if (dp_elf_sym(&elf, NAME, "MLX5_1.0") == p)
+		return (void *)dp_mlx5dv_init_obj_1_0;
+	return p;
+}
+
+#else
+
+void *dp_mlx5dv_hook_for(void *p, const char *name)
+{
+	(void)name;
+	return p;
+}
+
+#endif

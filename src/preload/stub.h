@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/* What the files of the stub share. Everything is thread-safe. */
+#ifndef DUALPORT_STUB_H
+#define DUALPORT_STUB_H
+
+#include <stdbool.h>
+
+#include "verbs.h"
+
+#define DP_EXPORT __attribute__((visibility("default")))
+
+typedef void *(*dp_dlsym_fn)(void *handle, const char *name);
+typedef void *(*dp_dlvsym_fn)(void *handle, const char *name, const char *version);
+
+/* The next dlsym and dlvsym behind this object's own. Never NULL. */
+dp_dlsym_fn dp_real_dlsym(void);
+dp_dlvsym_fn dp_real_dlvsym(void);
+
+/* The real answer for a name that may be hooked, or our hook in its place. handle is neither RTLD_NEXT nor _DEFAULT. */
+void *dp_serve_dlsym(void *handle, const char *name);
+void *dp_serve_dlvsym(void *handle, const char *name, const char *version);
+
+/*
+ * The table of the copy of libibverbs that opened ctx; NULL if ctx does not tell. The table is never freed, and the
+ * copy never unloaded.
+ */
+const struct dp_verbs *dp_real_of(struct ibv_context *ctx);
+
+/*
+ * name@version for a caller whose objects do not tell their copy: what it would have got without us. caller is an
+ * address in the calling object. NULL if there is none.
+ */
+void *dp_guess(const char *name, const char *version, const void *caller);
+
+/* Whether p is name@version of a libibverbs, recognised by what it defines, whatever its file is called. */
+bool dp_is_real_verb(const void *p, const char *name, const char *version);
+
+/*
+ * The core, NULL if this thread is inside or the core is not there. With load, the first call opens it, and calls
+ * at the same time wait up to two seconds for that. errno is kept.
+ */
+const struct dp_core *dp_core_get(bool load);
+
+void dp_inside(int delta);
+
+#endif

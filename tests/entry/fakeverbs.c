@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+#include "fakeverbs.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "verbs.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+struct counter {
+	const char *name;
+	_Atomic int n;
+};
+
+static struct counter old_alloc_pd = {"alloc_pd@1.0", 0};
+#define COUNTER(ret, verb, version, params, args) static struct counter c_##verb = {#verb, 0};
+DP_VERBS_HOOKED(COUNTER)
+
+EXPORT int fake_count(const char *verb)
+{
+	static struct counter *const all[] = {
+#define REF(ret, verb, version, params, args) &c_##verb,
+		DP_VERBS_HOOKED(REF) & old_alloc_pd,
+	};
+	size_t i;
+
+	for (i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (!strcmp(verb, all[i]->name))
+			return atomic_load(&all[i]->n);
+	return -1;
+}
+
+#define HIT(verb) atomic_fetch_add(&c_##verb.n, 1)
+
+static int query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr, size_t len)
+{
+	(void)ctx;
+	(void)port;
+	memset(attr, 0, len);
+	return 0;
+}
+
+EXPORT struct ibv_context *fake_open(void)
+{
+	struct verbs_context *v = calloc(1, sizeof(*v));
+
+	v->sz = sizeof(*v);
+	v->query_port = query_port;
+	v->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+	return &v->context;
+}
+
+EXPORT struct ibv_context *fake_open_old(void)
+{
+	struct ibv_context *ctx = fake_open();
+
+	ctx->abi_compat = NULL;
+	return ctx;
+}
+
+EXPORT int ibv_close_device(struct ibv_context *ctx)
+{
+	HIT(close_device);
+	free((char *)ctx - offsetof(struct verbs_context, context));
+	return 0;
+}
+
+static struct ibv_pd *new_pd(struct ibv_context *ctx)
+{
+	struct ibv_pd *pd = calloc(1, sizeof(*pd));
+
+	pd->context = ctx;
+	return pd;
+}
+
+EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *ctx)
+{
+	HIT(alloc_pd);
+	return new_pd(ctx);
+}
+
+struct ibv_pd *alloc_pd_1_0(struct ibv_context *ctx);
+EXPORT struct ibv_pd *alloc_pd_1_0(struct ibv_context *ctx)
+{
+	atomic_fetch_add(&old_alloc_pd.n, 1);
+	return new_pd(ctx);
+}
+__asm__(".symver alloc_pd_1_0, ibv_alloc_pd@IBVERBS_1.0");
+
+EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
+{
+	HIT(dealloc_pd);
+	free(pd);
+	return 0;
+}
+
+EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+{
+	struct ibv_mr *mr = calloc(1, sizeof(*mr));
+
+	(void)iova;
+	(void)access;
+	HIT(reg_mr_iova2);
+	mr->context = pd->context;
+	mr->pd = pd;
+	mr->addr = addr;
+	mr->length = length;
+	return mr;
+}
+
+/* through the PLT, as libibverbs does: it comes back into the stub */
+EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	HIT(reg_mr);
+	return ibv_reg_mr_iova2(pd, addr, length, (uintptr_t)addr, (unsigned int)access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
+{
+	HIT(reg_mr_iova);
+	return ibv_reg_mr_iova2(pd, addr, length, iova, (unsigned int)access);
+}
+
+#ifndef NO_DMABUF
+EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
+					int access)
+{
+	(void)offset;
+	(void)fd;
+	HIT(reg_dmabuf_mr);
+	return ibv_reg_mr_iova2(pd, NULL, length, iova, (unsigned int)access);
+}
+#endif
+
+EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	(void)flags;
+	(void)pd;
+	(void)access;
+	HIT(rereg_mr);
+	mr->addr = addr;
+	mr->length = length;
+	return 0;
+}
+
+EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
+{
+	HIT(dereg_mr);
+	free(mr);
+	return 0;
+}
+
+EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *ctx)
+{
+	struct ibv_comp_channel *channel = calloc(1, sizeof(*channel));
+
+	HIT(create_comp_channel);
+	channel->context = ctx;
+	return channel;
+}
+
+EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
+{
+	HIT(destroy_comp_channel);
+	free(channel);
+	return 0;
+}
+
+EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+				    int vector)
+{
+	struct ibv_cq *cq = calloc(1, sizeof(*cq));
+
+	(void)vector;
+	HIT(create_cq);
+	cq->context = ctx;
+	cq->channel = channel;
+	cq->cq_context = cq_context;
+	cq->cqe = cqe;
+	return cq;
+}
+
+EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+{
+	HIT(resize_cq);
+	cq->cqe = cqe;
+	return 0;
+}
+
+EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
+{
+	HIT(destroy_cq);
+	free(cq);
+	return 0;
+}
+
+EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
+{
+	(void)channel;
+	(void)cq;
+	(void)cq_context;
+	HIT(get_cq_event);
+	return 0;
+}
+
+EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
+{
+	(void)cq;
+	(void)nevents;
+	HIT(ack_cq_events);
+}
+
+EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct ibv_qp *qp = calloc(1, sizeof(*qp));
+
+	HIT(create_qp);
+	qp->context = pd->context;
+	qp->pd = pd;
+	qp->send_cq = attr->send_cq;
+	return qp;
+}
+
+EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	(void)mask;
+	HIT(modify_qp);
+	qp->state = attr->qp_state;
+	return 0;
+}
+
+EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
+{
+	HIT(destroy_qp);
+	free(qp);
+	return 0;
+}
+
+EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
+{
+	(void)qp;
+	HIT(qp_to_qp_ex);
+	return NULL;
+}
+
+EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
+{
+	(void)qp;
+	(void)op;
+	(void)flags;
+	HIT(query_qp_data_in_order);
+	return 1;
+}

@@ -1,0 +1,12 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+# What the library does not split goes as without it.
+. "$(dirname "$0")/lib.sh"
+rate 100
+same send-bw-1m 0.98 mbps ib_send_bw -s 1048576 -n 24
+same send-bw-64k 0.98 mbps ib_send_bw -s 65536 -n 400
+same rc-pingpong 0.95 pingpong_mbps ibv_rc_pingpong -s 65536 -n 200
+same srq-pingpong 0.95 pingpong_mbps ibv_srq_pingpong -s 65536 -n 200
+# Bound by the emulated processors, hence the wide margin.
+same atomic-bw 0.9 mbps ib_atomic_bw -n 4000
+finish

@@ -1,0 +1,117 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+#
+# Do the tests of the order machine bite? Breaks a temporary copy of order.c in one way after the other and demands
+# that test_order or test_order_random fails: once as they are, once with the verdict left to the world alone (what is
+# seen reversed, given too early, or stuck), without the reference's "may this go now".
+#
+#	tests/unit/mutate-order.sh [NUMBER...]
+
+set -u
+src=$(cd "$(dirname "$0")/../.." && pwd) || exit 1
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 1' INT TERM
+: "${CC:=cc}"
+# shellcheck disable=SC2046
+libs=$(pkg-config --cflags --libs check) || exit 1
+want=" $* "
+n=0
+bad=0
+
+build() { # NAME
+	# shellcheck disable=SC2086
+	$CC -std=gnu11 -O2 -w -I"$src/src/core" -o "$tmp/$1" "$src/tests/unit/$1.c" "$src/tests/unit/order_ref.c" \
+		"$tmp/order.c" $libs
+}
+
+# Prints the first failure; false if there was none.
+caught() {
+	for t in test_order test_order_random; do
+		if ! CK_FORK=no ORDER_FIRST=1 ORDER_STEPS=400000 "$tmp/$t" >"$tmp/out" 2>&1; then
+			grep -v -e '^Running' -e ' states, ' -e ': seed ' "$tmp/out" | tail -n 1 | cut -c1-300
+			return 0
+		fi
+	done
+	return 1
+}
+
+# mutate WHO TEXT SED-SCRIPT: WHO is "both", or "reference" where the mutant only waits for too much or too long
+mutate() {
+	n=$((n + 1))
+	case $want in
+	"  ") ;;
+	*" $n "*) ;;
+	*) return ;;
+	esac
+	echo "== $n: $2"
+	sed "$3" "$src/src/core/order.c" >"$tmp/order.c"
+	if cmp -s "$tmp/order.c" "$src/src/core/order.c"; then
+		echo "   no such place in order.c any more"
+		bad=1
+		return
+	fi
+	if ! build test_order || ! build test_order_random; then
+		echo "   does not compile"
+		bad=1
+		return
+	fi
+	if how=$(export CK_RUN_CASE=interleavings; caught); then
+		echo "   caught: $how"
+	else
+		echo "   SURVIVED"
+		bad=1
+	fi
+	[ "$1" = both ] || return
+	if how=$(export ORDER_WORLD_ONLY=1 CK_RUN_CASE=interleavings; caught); then
+		echo "   caught by the world: $how"
+	else
+		echo "   SURVIVED the world"
+		bad=1
+	fi
+}
+
+fn() { # NAME SED: SED within the function NAME
+	printf '/^[a-z].*[ *]%s(/,/^}/ %s' "$1" "$2"
+}
+
+mutate both "a signal is released one fragment early" \
+	"$(fn dp_order_may_post0 's/o->done\[r\] < or\[r\]/o->done[r] + 1 < or[r]/')"
+mutate both "remote overlaps are not looked at" "$(fn conflict 's/overlap(e->remote, remote)/false/')"
+mutate both "local overlaps are not looked at" "$(fn conflict 's/overlap(e->local, local)/false/')"
+mutate both "completions do not wait for siblings" \
+	"$(fn dp_order_deliverable 's/o->done\[r\] < or\[r\].seq/false/')"
+mutate both "strict: data does not wait for signals" \
+	"$(fn bulk_waits 's/raise_to(&waits\[0\], o->last_signal)/(void)0/')"
+mutate both "data waits although no completion will tell" \
+	"$(fn dp_order_add 's/if (part && .*last_signaled)/if (false)/')"
+mutate both "FENCE is ignored on data" "$(fn bulk_waits 's/d->flags & DP_OP_FENCE/false/')"
+mutate both "relaxed: FENCE is ignored on small WRs" "$(fn drains 's/|| (flags & DP_OP_FENCE)//')"
+mutate both "undo forgets last_signaled" "$(fn dp_order_undo '/last_signaled =/d')"
+mutate both "undo forgets last_signal" "$(fn dp_order_undo 's/o->last_signal = .*/o->last_signal = 0;/')"
+mutate both "undo leaves fragments planned" "$(fn dp_order_undo 's/o->planned\[r\]--;/;/')"
+mutate both "undo does not rewind rail 0" "$(fn dp_order_undo 's/o->post0 = pos;/;/')"
+mutate both "undo does not rewind the siblings" "$(fn dp_order_undo 's/o->posts = pos;/;/')"
+mutate both "bonding forgets what is outstanding" \
+	"$(fn dp_order_bond 's/o->last_signal = o->last_all = o->next;/;/')"
+mutate both "bonding forgets outstanding READs" "$(fn dp_order_bond 's/o->last_read\[0\] = o->next;/;/')"
+mutate reference "bonding counts forever" "$(fn dp_order_bond 's/if (o->done\[0\] == o->next)/if (false)/')"
+mutate both "signals drain nothing" "$(fn dp_order_add 's/memcpy(w.rail0, o->planned/memcpy(w.rail0, o->done/')"
+mutate both "sibling parts do not wait for rail 0" \
+	"$(fn dp_order_may_posts 's/for (uint32_t r = 0;/for (uint32_t r = 1;/')"
+mutate both "the hulls leave out local ranges" "$(fn enter 's/hull_add(&o->lhull.*/;/')"
+mutate both "the hulls are dropped too early" "$(fn dp_order_done 's/if (o->done\[rail\] == o->planned\[rail\])/if (true)/')"
+mutate both "ops are forgotten before the siblings are done" \
+	"$(fn finished 's/r < o->nrails/r < 1/')"
+mutate both "unsignalled WRs take completions" \
+	"$(fn dp_order_match 's/ && !(dp_order_op.*SIGNALED))/ \&\& false)/')"
+mutate both "the FENCE of a third rail is forgotten" "$(fn bulk_waits 's/if (nr > 2)/if (false)/')"
+mutate both "growth keeps ops in their old slots" \
+	"$(fn dp_order_grow 's/\*dp_order_op(&n, p) = /n.op[p \& o->mask] = /')"
+mutate both "reset keeps numbers" "$(fn dp_order_reset 's/\.nrails = /.last_signaled = o->last_signaled, .nrails = /')"
+mutate reference "READs of the same bytes wait for one another" \
+	"$(fn conflict 's/!((fe & DP_OP_READ) && (fl & DP_OP_READ)) && //')"
+mutate reference "data is never cut behind anything" "$(fn dp_order_add 's/ && w.siblings\[0\] > o->last_signaled//')"
+
+[ $bad = 0 ] && echo "all caught"
+exit $bad

@@ -1,0 +1,541 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+#include "order_ref.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void default_fail(const char *why)
+{
+	fprintf(stderr, "%s\n", why);
+	abort();
+}
+
+void (*ref_fail)(const char *why) = default_fail;
+bool ref_world_only;
+
+#define demand(cond, ...)                                                                                             \
+	do {                                                                                                          \
+		if (__builtin_expect(!(cond), 0)) {                                                                   \
+			char why_[256];                                                                               \
+			snprintf(why_, sizeof(why_), __VA_ARGS__);                                                    \
+			ref_fail(why_);                                                                               \
+		}                                                                                                     \
+	} while (0)
+
+static const char *const mode_names[] = { "rc", "strict", "signal", "relaxed" };
+
+static bool meet(struct dp_range a, struct dp_range b)
+{
+	for (uint64_t x = a.lo; x < a.hi; x++)
+		if (x >= b.lo && x < b.hi)
+			return true;
+	return false;
+}
+
+void ref_cut(struct ref_kind *k, uint32_t nrails, uint32_t nparts, uint32_t first)
+{
+	uint64_t len = (k->remote.hi - k->remote.lo) / nparts;
+
+	memset(k->part, 0, sizeof(k->part));
+	memset(k->lpart, 0, sizeof(k->lpart));
+	k->cut = true;
+	for (uint32_t i = 0; i < nparts; i++) {
+		uint32_t r = (first + i) % nrails;
+		uint64_t end = i + 1 == nparts ? k->remote.hi - k->remote.lo : len * (i + 1);
+
+		k->part[r] = (struct dp_part){ len * i, end - len * i };
+		if (k->local.lo < k->local.hi)
+			k->lpart[r] = (struct dp_range){ k->local.lo + len * i, k->local.lo + end };
+	}
+}
+
+static const struct ref_kind *kind_of(const struct ref *r, unsigned pos)
+{
+	return &r->kinds[r->kind[pos]];
+}
+
+static bool signaled(const struct ref *r, unsigned pos)
+{
+	return kind_of(r, pos)->flags & DP_OP_SIGNALED;
+}
+
+/* Does op pos have a fragment on this rail, and over which ranges? Rail 0 always sees something. */
+static bool fragment(const struct ref *r, unsigned pos, uint32_t rail, struct dp_range *remote, struct dp_range *local)
+{
+	const struct ref_kind *k = kind_of(r, pos);
+
+	*remote = *local = (struct dp_range){ 0, 0 };
+	if (r->whole[pos]) {
+		if (rail)
+			return false;
+		*remote = k->remote;
+		*local = k->local;
+		return true;
+	}
+	if (!k->part[rail].len)
+		return rail == 0;
+	remote->lo = k->remote.lo + k->part[rail].offset;
+	remote->hi = remote->lo + k->part[rail].len;
+	*local = k->lpart[rail];
+	return true;
+}
+
+static bool has(const struct ref *r, unsigned pos, uint32_t rail)
+{
+	if (!rail)
+		return true;
+	return !r->whole[pos] && kind_of(r, pos)->part[rail].len;
+}
+
+/*
+ * The rules, pair by pair: must the fragment of E on rail re be acknowledged before the fragment of the later L
+ * on rail rl may go?
+ */
+static bool must_wait(const struct ref *r, unsigned e, uint32_t re, unsigned l, uint32_t rl)
+{
+	unsigned fe = kind_of(r, e)->flags, fl = kind_of(r, l)->flags;
+	struct dp_range er, el, lr, ll;
+
+	if (!fragment(r, e, re, &er, &el))
+		return false;
+	if (r->native[e] && l >= r->native[e] && !re) {
+		/* one signal that may have read and whose ranges are unknown */
+		fe &= ~DP_OP_BULK;
+		fe |= DP_OP_ALL | DP_OP_READ;
+	}
+	if (re == rl) {
+		/*
+		 * A rail keeps its own order. Yet all sibling parts of a WR go at once, and what they need of all
+		 * siblings is one number per rail where it does not depend on ranges.
+		 */
+		if (!rl)
+			return false;
+		if (r->mode == DP_ORDER_RC)
+			return true;
+		return (fl & DP_OP_FENCE) && (fe & (DP_OP_READ | DP_OP_ATOMIC)) && r->nrails > 2;
+	}
+	if (r->mode == DP_ORDER_RC)
+		return true;
+	if ((fl & DP_OP_FENCE) && (fe & (DP_OP_READ | DP_OP_ATOMIC)))
+		return true;
+	if (!(fl & DP_OP_BULK))
+		return r->mode != DP_ORDER_RELAXED || !(fl & DP_OP_PLAIN) || (fl & DP_OP_FENCE);
+	if (r->mode == DP_ORDER_RELAXED)
+		return false;
+	if (!(fe & DP_OP_BULK) && r->mode == DP_ORDER_STRICT && rl)
+		return true;
+	fragment(r, l, rl, &lr, &ll);
+	if (!re && (fe & DP_OP_ALL))
+		return true;
+	if (!((fe & DP_OP_READ) && (fl & DP_OP_READ)) && meet(er, lr))
+		return true;
+	return meet(el, ll);
+}
+
+/* Everything that op l waits for on behalf of its part on rail rl. */
+static bool part_may_go(const struct ref *r, unsigned l, uint32_t rl)
+{
+	for (uint32_t re = 0; re < r->nrails; re++)
+		for (unsigned e = r->acked[re]; e < l; e++)
+			if (must_wait(r, e, re, l, rl))
+				return false;
+	return true;
+}
+
+static bool may_post0(const struct ref *r)
+{
+	return r->posted0 < r->n && part_may_go(r, r->posted0, 0);
+}
+
+static unsigned next_sibling_op(const struct ref *r)
+{
+	unsigned p = r->posts;
+
+	while (p < r->n && r->whole[p])
+		p++;
+	return p;
+}
+
+static bool may_posts(const struct ref *r)
+{
+	unsigned p = next_sibling_op(r);
+
+	if (p == r->n)
+		return false;
+	for (uint32_t rl = 1; rl < r->nrails; rl++)
+		if (has(r, p, rl) && !part_may_go(r, p, rl))
+			return false;
+	return true;
+}
+
+/* Would cut op l have to wait for something on rail 0 that no completion tells of? */
+static bool nobody_tells(const struct ref *r, unsigned l)
+{
+	bool told = false;
+
+	for (unsigned e = l; e-- > r->acked[0];) {
+		told |= signaled(r, e);
+		if (told)
+			return false;
+		for (uint32_t rl = 1; rl < r->nrails; rl++)
+			if (has(r, l, rl) && must_wait(r, e, 0, l, rl))
+				return true;
+	}
+	return false;
+}
+
+static void ref_add(struct ref *r, unsigned kind)
+{
+	unsigned l = r->n++;
+	const struct ref_kind *k = &r->kinds[kind];
+	bool siblings = false;
+
+	r->kind[l] = (uint8_t)kind;
+	r->native[l] = 0;
+	for (uint32_t rl = 1; k->cut && rl < r->nrails; rl++)
+		siblings |= k->part[rl].len != 0;
+	r->whole[l] = !(k->flags & DP_OP_BULK) || !r->bonded || !siblings;
+	if (!r->whole[l])
+		r->whole[l] = nobody_tells(r, l);
+}
+
+/* The next position at or after `from` and below `to` that has a fragment on this rail. */
+static unsigned next_on(const struct ref *r, uint32_t rail, unsigned from, unsigned to)
+{
+	while (from < to && !has(r, from, rail))
+		from++;
+	return from;
+}
+
+static unsigned posted_on(const struct ref *r, uint32_t rail)
+{
+	return rail ? r->posts : r->posted0;
+}
+
+static bool all_acked(const struct ref *r, unsigned upto)
+{
+	if (r->acked[0] < upto)
+		return false;
+	for (uint32_t rail = 1; rail < r->nrails; rail++)
+		if (next_on(r, rail, r->acked[rail], upto) < upto)
+			return false;
+	return true;
+}
+
+static unsigned next_deliverable(const struct ref *r)
+{
+	unsigned p = r->delivered;
+
+	while (p < r->n && !signaled(r, p))
+		p++;
+	return p < r->n && all_acked(r, p + 1) ? p : UINT32_MAX;
+}
+
+/* ---- the world: DESIGN's table as it is written, judged when something becomes visible ---- */
+
+static bool listed(enum dp_ordering mode, unsigned fe, struct dp_range er, unsigned fl, struct dp_range lr)
+{
+	bool disjoint = !meet(er, lr) || ((fe & DP_OP_READ) && (fl & DP_OP_READ));
+	bool be = fe & DP_OP_BULK, bl = fl & DP_OP_BULK;
+
+	switch (mode) {
+	case DP_ORDER_RC:
+		return false;
+	case DP_ORDER_STRICT:
+		return be && bl && disjoint;
+	case DP_ORDER_SIGNAL:
+		return bl && disjoint && !((fe | fl) & DP_OP_ALL);
+	case DP_ORDER_RELAXED:
+		return bl || (be && (fl & DP_OP_PLAIN) && !(fl & DP_OP_FENCE));
+	}
+	return false;
+}
+
+static void seen(const struct ref *r, unsigned l, uint32_t rl)
+{
+	unsigned fl = kind_of(r, l)->flags;
+	struct dp_range er, el, lr, ll;
+
+	fragment(r, l, rl, &lr, &ll);
+	for (uint32_t re = 0; re < r->nrails; re++) {
+		if (re == rl)
+			continue; /* the NIC's order, and its FENCE */
+		for (unsigned e = r->acked[re]; e < l; e++) {
+			unsigned fe = kind_of(r, e)->flags;
+
+			if (!fragment(r, e, re, &er, &el))
+				continue;
+			demand(e < r->placed[re] || listed(r->mode, fe, er, fl, lr),
+			       "mode %s: %s (op %u, rail %u) seen before %s (op %u, rail %u)", mode_names[r->mode],
+			       kind_of(r, l)->name, l, rl, kind_of(r, e)->name, e, re);
+			demand(!(fl & DP_OP_FENCE) || !(fe & (DP_OP_READ | DP_OP_ATOMIC)),
+			       "mode %s: fenced %s (op %u, rail %u) before %s (op %u, rail %u) has answered",
+			       mode_names[r->mode], kind_of(r, l)->name, l, rl, kind_of(r, e)->name, e, re);
+			demand(r->mode == DP_ORDER_RELAXED || !meet(el, ll),
+			       "mode %s: %s (op %u) may answer into the bytes of %s (op %u) first",
+			       mode_names[r->mode], kind_of(r, l)->name, l, kind_of(r, e)->name, e);
+		}
+	}
+}
+
+/* ---- lockstep ---- */
+
+void world_init(struct world *w, const struct ref_kind *kinds, uint32_t nrails, enum dp_ordering mode, uint64_t slots)
+{
+	memset(w, 0, sizeof(*w));
+	demand(!dp_order_init(&w->o, nrails, mode, slots), "no memory");
+	w->r.kinds = kinds;
+	w->r.nrails = nrails;
+	w->r.mode = mode;
+}
+
+void world_fini(struct world *w)
+{
+	dp_order_fini(&w->o);
+}
+
+static void describe(const struct ref_kind *k, struct dp_op_desc *d)
+{
+	*d = (struct dp_op_desc){
+		.flags = k->flags,
+		.remote = k->remote,
+		.local = k->local,
+		.part = k->cut ? k->part : NULL,
+		.lpart = k->cut && (k->flags & DP_OP_READ) ? k->lpart : NULL,
+	};
+}
+
+void world_add(struct world *w, unsigned kind)
+{
+	struct dp_op_desc d;
+	uint64_t pos;
+
+	demand(!dp_order_full(&w->o), "full");
+	describe(&w->r.kinds[kind], &d);
+	ref_add(&w->r, kind);
+	pos = dp_order_add(&w->o, &d);
+	demand(pos == w->r.n - 1u, "position %lu, not %u", (unsigned long)pos, w->r.n - 1);
+	if (ref_world_only)
+		w->r.whole[pos] = dp_order_op(&w->o, pos)->whole;
+	demand(dp_order_op(&w->o, pos)->whole == w->r.whole[pos], "op %lu (%s) is %swhole", (unsigned long)pos,
+	       w->r.kinds[kind].name, w->r.whole[pos] ? "not " : "");
+	demand(!dp_order_op(&w->o, pos)->behind || w->r.whole[pos], "behind, yet not whole");
+}
+
+/* The hulls may stay too large: they only spare a scan. */
+static void forget_hulls(struct dp_order *o)
+{
+	memset(o->hull, 0, sizeof(o->hull));
+	memset(o->lhull, 0, sizeof(o->lhull));
+}
+
+void world_undo(struct world *w, const unsigned *kinds, int n)
+{
+	struct dp_order before = w->o, after;
+	struct dp_op_desc d;
+
+	for (int i = 0; i < n; i++) {
+		uint64_t pos;
+
+		describe(&w->r.kinds[kinds[i]], &d);
+		pos = dp_order_add(&w->o, &d);
+		/* a whole list is asked for before its one call tells that nothing of it went */
+		if (dp_order_may_post0(&w->o) && w->o.post0 == pos)
+			dp_order_posted0(&w->o);
+		if (dp_order_may_posts(&w->o) && w->o.posts == pos)
+			dp_order_posteds(&w->o);
+	}
+	for (int i = 0; i < n; i++)
+		dp_order_undo(&w->o);
+	after = w->o;
+	forget_hulls(&before);
+	forget_hulls(&after);
+	/* passing over whole ops that stood before is no trace */
+	while (before.posts < before.next && dp_order_op(&before, before.posts)->whole)
+		before.posts++;
+	while (after.posts < after.next && dp_order_op(&after, after.posts)->whole)
+		after.posts++;
+	demand(ref_world_only || !memcmp(&before, &after, sizeof(before)), "undo left something behind");
+}
+
+void world_bond(struct world *w)
+{
+	struct ref *r = &w->r;
+
+	dp_order_bond(&w->o);
+	r->bonded = true;
+	for (unsigned p = r->acked[0]; p < r->n; p++)
+		if (!r->native[p])
+			r->native[p] = r->n;
+}
+
+void world_unbond(struct world *w)
+{
+	dp_order_unbond(&w->o);
+	w->r.bonded = false;
+}
+
+void world_reset(struct world *w)
+{
+	struct ref r = { .kinds = w->r.kinds, .mode = w->r.mode, .nrails = w->r.nrails };
+
+	dp_order_reset(&w->o);
+	w->r = r;
+	demand(dp_order_deliverable(&w->o) == UINT64_MAX && dp_order_match(&w->o) == UINT64_MAX &&
+		       !dp_order_queued(&w->o) && dp_order_held(&w->o) == UINT64_MAX && dp_order_siblings_idle(&w->o) &&
+		       !dp_order_may_post0(&w->o) && !dp_order_may_posts(&w->o) && !dp_order_full(&w->o),
+	       "reset left something behind");
+}
+
+bool world_post0(struct world *w)
+{
+	demand(w->o.post0 == w->r.posted0, "rail 0 is at op %lu, not %u", (unsigned long)w->o.post0, w->r.posted0);
+	if (!dp_order_may_post0(&w->o))
+		return false;
+	demand(ref_world_only || may_post0(&w->r), "op %u may not go to rail 0 yet", w->r.posted0);
+	dp_order_posted0(&w->o);
+	w->r.posted0++;
+	return true;
+}
+
+bool world_posts(struct world *w)
+{
+	unsigned p = next_sibling_op(&w->r);
+
+	if (!dp_order_may_posts(&w->o))
+		return false;
+	demand(w->o.posts == p, "siblings are at op %lu, not %u", (unsigned long)w->o.posts, p);
+	demand(ref_world_only || may_posts(&w->r), "op %u may not go to its siblings yet", p);
+	dp_order_posteds(&w->o);
+	w->r.posts = (uint16_t)(p + 1);
+	return true;
+}
+
+void world_drive(struct world *w)
+{
+	bool went;
+
+	do {
+		went = world_post0(w);
+		went |= world_posts(w);
+	} while (went);
+}
+
+bool world_can_place(const struct world *w, uint32_t rail)
+{
+	unsigned to = posted_on(&w->r, rail);
+
+	return next_on(&w->r, rail, w->r.placed[rail], to) < to;
+}
+
+bool world_can_ack(const struct world *w, uint32_t rail)
+{
+	const struct ref *r = &w->r;
+
+	if (rail)
+		return next_on(r, rail, r->acked[rail], r->placed[rail]) < r->placed[rail];
+	for (unsigned p = r->acked[0]; p < r->placed[0]; p++)
+		if (signaled(r, p))
+			return true;
+	return false;
+}
+
+bool world_place(struct world *w, uint32_t rail)
+{
+	struct ref *r = &w->r;
+	unsigned to = posted_on(r, rail), p = next_on(r, rail, r->placed[rail], to);
+
+	if (p == to)
+		return false;
+	seen(r, p, rail);
+	r->placed[rail] = (uint16_t)(p + 1);
+	return true;
+}
+
+bool world_ack(struct world *w, uint32_t rail, unsigned n)
+{
+	struct ref *r = &w->r;
+	unsigned p = r->acked[rail], last = UINT32_MAX;
+
+	if (!rail) {
+		while (p < r->placed[0] && !signaled(r, p))
+			p++;
+		if (p == r->placed[0])
+			return false;
+		r->acked[0] = (uint16_t)(p + 1);
+		demand(dp_order_match(&w->o) == p, "the completion of op %u was matched otherwise", p);
+		return true;
+	}
+	while (n-- && (p = next_on(r, rail, p, r->placed[rail])) < r->placed[rail])
+		last = p++;
+	if (last == UINT32_MAX)
+		return false;
+	r->acked[rail] = (uint16_t)(last + 1);
+	dp_order_done(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq);
+	return true;
+}
+
+bool world_deliver(struct world *w)
+{
+	struct ref *r = &w->r;
+	uint64_t p = dp_order_deliverable(&w->o);
+
+	if (p == UINT64_MAX)
+		return false;
+	demand(p >= r->delivered && p < r->n, "op %lu delivered again", (unsigned long)p);
+	for (unsigned q = r->delivered; q < p; q++)
+		demand(!signaled(r, q), "op %lu delivered before op %u", (unsigned long)p, q);
+	demand(signaled(r, (unsigned)p), "op %lu delivered, but unsignalled", (unsigned long)p);
+	demand(all_acked(r, (unsigned)p + 1), "op %lu delivered before all up to it is acknowledged",
+	       (unsigned long)p);
+	dp_order_delivered(&w->o);
+	r->delivered = (uint16_t)(p + 1);
+	return true;
+}
+
+void world_compare(struct world *w)
+{
+	const struct ref *r = &w->r;
+	struct dp_order *o = &w->o;
+	uint64_t held = UINT64_MAX;
+	bool idle = true;
+
+	/* what is not over is still known */
+	for (unsigned p = 0; p < o->tail; p++)
+		demand(all_acked(r, p + 1) && (!signaled(r, p) || p < r->delivered), "op %u is forgotten too early", p);
+	if (ref_world_only)
+		return;
+	demand(dp_order_may_post0(o) == may_post0(r), "op %u: rail 0 says %d", r->posted0, !may_post0(r));
+	demand(dp_order_may_posts(o) == may_posts(r), "op %u: siblings say %d", next_sibling_op(r), !may_posts(r));
+	demand(dp_order_deliverable(o) == (next_deliverable(r) == UINT32_MAX ? UINT64_MAX : next_deliverable(r)),
+	       "deliverable: op %ld, not %d", (long)dp_order_deliverable(o), (int)next_deliverable(r));
+	demand(dp_order_queued(o) == (r->posted0 < r->n || next_sibling_op(r) < r->n), "queued is wrong");
+	for (uint32_t rail = 1; rail < r->nrails; rail++) {
+		uint64_t open = 0;
+
+		for (unsigned p = r->acked[rail]; p < r->n; p++)
+			open += has(r, p, rail);
+		idle &= !open;
+		demand(dp_order_outstanding(o, rail) == open, "rail %u has %lu outstanding, not %lu", rail,
+		       (unsigned long)dp_order_outstanding(o, rail), (unsigned long)open);
+	}
+	demand(dp_order_siblings_idle(o) == idle, "siblings idle is wrong");
+	for (unsigned p = r->acked[0]; p-- > r->delivered;)
+		if (signaled(r, p))
+			held = p;
+	demand(dp_order_held(o) == held, "held: op %ld, not %ld", (long)dp_order_held(o), (long)held);
+}
+
+void world_quiescent(struct world *w)
+{
+	const struct ref *r = &w->r;
+
+	demand(r->posted0 == r->n, "stuck: op %u (%s) never goes to rail 0", r->posted0, kind_of(r, r->posted0)->name);
+	demand(next_sibling_op(r) == r->n, "stuck: siblings of op %u never go", next_sibling_op(r));
+	for (unsigned p = r->delivered; p < r->n; p++)
+		demand(!signaled(r, p), "stuck: completion of op %u (%s) is never given", p, kind_of(r, p)->name);
+	for (uint32_t rail = 1; rail < r->nrails; rail++)
+		demand(!dp_order_outstanding(&w->o, rail), "stuck: rail %u", rail);
+	demand(w->o.tail >= r->delivered, "op %lu is never forgotten", (unsigned long)w->o.tail);
+}

@@ -1,0 +1,787 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+#include <errno.h>
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "config.h"
+#include "log.h"
+#include "settings.h"
+
+extern char **environ;
+
+static char home[] = "/tmp/test_config.XXXXXX";
+static char srcdir[4096];
+static char err[1024];
+static struct dp_config cfg;
+
+#define MS UINT64_C(1000000)
+#define S (1000 * MS)
+
+/* Each test runs in a process of its own, in an empty directory, with nothing of ours in the environment. */
+static void setup(void)
+{
+	static const char *const ranks[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "PMI_LOCAL_RANK",
+					     "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK",
+					     "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "JSM_NAMESPACE_LOCAL_RANK" };
+	const char *src = getenv("srcdir");
+	char name[128];
+
+	ck_assert_ptr_nonnull(realpath(src ? src : ".", srcdir));
+again:
+	for (char **e = environ; *e; e++)
+		if (!strncmp(*e, "DUALPORT_", 9)) {
+			snprintf(name, sizeof(name), "%.*s", (int)strcspn(*e, "="), *e);
+			unsetenv(name);
+			goto again;
+		}
+	for (size_t i = 0; i < sizeof(ranks) / sizeof(*ranks); i++)
+		unsetenv(ranks[i]);
+	strcpy(home, "/tmp/test_config.XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(home));
+	ck_assert_int_eq(chdir(home), 0);
+	setenv("HOME", home, 1);
+	unsetenv("XDG_CONFIG_HOME");
+}
+
+static void teardown(void)
+{
+	char cmd[64];
+
+	dp_config_free(&cfg);
+	ck_assert_int_eq(chdir("/"), 0);
+	snprintf(cmd, sizeof(cmd), "rm -rf %s", home);
+	ck_assert_int_eq(system(cmd), 0);
+}
+
+static void put(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "w");
+
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_ge(fputs(text, f), 0);
+	ck_assert_int_eq(fclose(f), 0);
+}
+
+static void load_ok(void)
+{
+	int ret = dp_config_load(&cfg, NULL, err, sizeof(err));
+
+	ck_assert_msg(!ret, "%d: %s", ret, err);
+	ck_assert_str_eq(err, "");
+}
+
+START_TEST(defaults)
+{
+	load_ok();
+	ck_assert(cfg.enable);
+	ck_assert_ptr_null(cfg.source);
+	ck_assert_int_eq(cfg.ngroups, 0);
+	ck_assert_int_eq(cfg.gpu, -1);
+	ck_assert_uint_eq(cfg.split_min, 8192);
+	ck_assert_uint_eq(cfg.spread_min, 8192);
+	ck_assert_uint_eq(cfg.align, 4096);
+	ck_assert_int_eq(cfg.weights, DP_WEIGHTS_EQUAL);
+	ck_assert_int_eq(cfg.ordering, DP_ORDER_STRICT);
+	ck_assert_uint_eq(cfg.bond_wait_ns, 0);
+	ck_assert_uint_eq(cfg.peer_timeout_ns, 30 * S);
+	ck_assert_uint_eq(cfg.lease_ns, 10 * S);
+	ck_assert_uint_eq(cfg.stuck_ns, S);
+	ck_assert_int_eq(cfg.peer_port, 13579);
+	ck_assert_int_eq(cfg.peer_ports, 16);
+	ck_assert_str_eq(cfg.peer_bind, "");
+	ck_assert_str_eq(cfg.peer_secret, "");
+	ck_assert_str_eq(cfg.diag_json, "");
+	ck_assert(!cfg.diag && !cfg.single_threaded);
+	ck_assert_int_eq(cfg.debug, DP_LOG_WARN);
+}
+END_TEST
+
+static const char whole[] = "enable = false;\n"
+			    "gpus = ( { gpu = 0; ports = [ \"mlx5_0:1\", \"mlx5_1\" ]; },\n"
+			    "         { ports = ( \"mlx5_4:2:3\", \"mlx5_5:1\" ); gpu = \"0000:9B:00.0\"; },\n"
+			    "         { ports = [ \"a:1\", \"b:1\" ]; } );\n"
+			    "stripe = { split_min = \"64k\"; spread_min = 4096; align = \"512\"; weights = [ 2, 1 ]; };\n"
+			    "ordering = \"signal\"; bond_wait = \"2s\"; stuck = 0; single_threaded = true;\n"
+			    "peer = { port = 2000; ports = 4; bind = \"10.0.0.1,fe80::1%eth0\"; secret = \"/s\";\n"
+			    "         timeout = \"500ms\"; lease = 3; };\n"
+			    "diag = 1; diag_json = \"/tmp/x.%p\"; debug = \"trace\";\n";
+
+START_TEST(whole_file)
+{
+	put("dualport.conf", whole);
+	load_ok();
+	ck_assert_str_eq(cfg.source, "./dualport.conf");
+	ck_assert(!cfg.enable && cfg.diag && cfg.single_threaded);
+	ck_assert_int_eq(cfg.ngroups, 3);
+	ck_assert_int_eq(cfg.groups[0].gpu, 0);
+	ck_assert_int_eq(cfg.groups[0].nports, 2);
+	ck_assert_str_eq(cfg.groups[0].ports[1].dev, "mlx5_1");
+	ck_assert_int_eq(cfg.groups[0].ports[1].port, 1);
+	ck_assert_int_eq(cfg.groups[0].ports[1].gid_index, -1);
+	ck_assert_int_eq(cfg.groups[1].gpu, -1);
+	ck_assert_str_eq(cfg.groups[1].gpu_name, "0000:9B:00.0");
+	ck_assert_int_eq(cfg.groups[1].ports[0].port, 2);
+	ck_assert_int_eq(cfg.groups[1].ports[0].gid_index, 3);
+	ck_assert_int_eq(cfg.groups[2].gpu, -1);
+	ck_assert_str_eq(cfg.groups[2].gpu_name, "");
+	ck_assert_uint_eq(cfg.split_min, 65536);
+	ck_assert_uint_eq(cfg.spread_min, 4096);
+	ck_assert_uint_eq(cfg.align, 512);
+	ck_assert_int_eq(cfg.weights, DP_WEIGHTS_FIXED);
+	ck_assert_int_eq(cfg.nweights, 2);
+	ck_assert_uint_eq(cfg.weight[0], 2);
+	ck_assert_uint_eq(cfg.weight[1], 1);
+	ck_assert_int_eq(cfg.ordering, DP_ORDER_SIGNAL);
+	ck_assert_uint_eq(cfg.bond_wait_ns, 2 * S);
+	ck_assert_uint_eq(cfg.stuck_ns, 0);
+	ck_assert_int_eq(cfg.peer_port, 2000);
+	ck_assert_int_eq(cfg.peer_ports, 4);
+	ck_assert_str_eq(cfg.peer_bind, "10.0.0.1,fe80::1%eth0");
+	ck_assert_str_eq(cfg.peer_secret, "/s");
+	ck_assert_uint_eq(cfg.peer_timeout_ns, 500 * MS);
+	ck_assert_uint_eq(cfg.lease_ns, 3 * S);
+	ck_assert_str_eq(cfg.diag_json, "/tmp/x.%p");
+	ck_assert_int_eq(cfg.debug, DP_LOG_TRACE);
+}
+END_TEST
+
+START_TEST(environment_wins)
+{
+	put("dualport.conf", whole);
+	setenv("DUALPORT_ENABLE", "yes", 1);
+	setenv("DUALPORT_PORTS", "ra0:1, ra1:1 ; rb0:1,rb1:2:7;", 1);
+	setenv("DUALPORT_SPLIT_MIN", "1M", 1);
+	setenv("DUALPORT_SPREAD_MIN", "", 1); /* the default: split_min */
+	setenv("DUALPORT_ALIGN", "16KiB", 1);
+	setenv("DUALPORT_WEIGHTS", "3,5", 1);
+	setenv("DUALPORT_ORDERING", "Relaxed", 1);
+	setenv("DUALPORT_BOND_WAIT", "10us", 1);
+	setenv("DUALPORT_STUCK", "2min", 1);
+	setenv("DUALPORT_SINGLE_THREADED", "off", 1);
+	setenv("DUALPORT_PEER_PORT", "3000", 1);
+	setenv("DUALPORT_PEER_PORTS", "1", 1);
+	setenv("DUALPORT_PEER_BIND", "", 1);
+	setenv("DUALPORT_PEER_SECRET", "/other", 1);
+	setenv("DUALPORT_PEER_TIMEOUT", "7", 1);
+	setenv("DUALPORT_PEER_LEASE", "250ms", 1);
+	setenv("DUALPORT_DIAG", "0", 1);
+	setenv("DUALPORT_DIAG_JSON", "j%%", 1);
+	setenv("DUALPORT_DEBUG", "INFO", 1);
+	setenv("DUALPORT_TEST_ANYTHING", "1", 1);
+	setenv("DUALPORT_LAB", "1", 1);
+	load_ok();
+	ck_assert(cfg.enable && !cfg.diag && !cfg.single_threaded);
+	ck_assert_int_eq(cfg.ngroups, 2);
+	ck_assert_str_eq(cfg.groups[0].ports[1].dev, "ra1");
+	ck_assert_str_eq(cfg.groups[1].ports[0].dev, "rb0");
+	ck_assert_int_eq(cfg.groups[1].ports[1].port, 2);
+	ck_assert_int_eq(cfg.groups[1].ports[1].gid_index, 7);
+	ck_assert_uint_eq(cfg.split_min, 1 << 20);
+	ck_assert_uint_eq(cfg.spread_min, 1 << 20);
+	ck_assert_uint_eq(cfg.align, 16384);
+	ck_assert_int_eq(cfg.nweights, 2);
+	ck_assert_uint_eq(cfg.weight[1], 5);
+	ck_assert_int_eq(cfg.ordering, DP_ORDER_RELAXED);
+	ck_assert_uint_eq(cfg.bond_wait_ns, 10000);
+	ck_assert_uint_eq(cfg.stuck_ns, 120 * S);
+	ck_assert_int_eq(cfg.peer_port, 3000);
+	ck_assert_int_eq(cfg.peer_ports, 1);
+	ck_assert_str_eq(cfg.peer_bind, "");
+	ck_assert_str_eq(cfg.peer_secret, "/other");
+	ck_assert_uint_eq(cfg.peer_timeout_ns, 7 * S);
+	ck_assert_uint_eq(cfg.lease_ns, 250 * MS);
+	ck_assert_str_eq(cfg.diag_json, "j%%");
+	ck_assert_int_eq(cfg.debug, DP_LOG_INFO);
+}
+END_TEST
+
+START_TEST(order_of_files)
+{
+	char path[128];
+
+	ck_assert_int_eq(mkdir(".config", 0755), 0);
+	ck_assert_int_eq(mkdir("xdg", 0755), 0);
+	put(".config/dualport.conf", "stripe = { split_min = \"16k\"; };");
+	load_ok();
+	ck_assert_uint_eq(cfg.split_min, 16384);
+	dp_config_free(&cfg);
+
+	snprintf(path, sizeof(path), "%s/xdg", home);
+	setenv("XDG_CONFIG_HOME", path, 1);
+	load_ok();
+	ck_assert_uint_eq(cfg.split_min, 8192);
+	dp_config_free(&cfg);
+	put("xdg/dualport.conf", "stripe = { split_min = \"32k\"; };");
+	load_ok();
+	ck_assert_uint_eq(cfg.split_min, 32768);
+	dp_config_free(&cfg);
+
+	put("dualport.conf", "stripe = { split_min = \"64k\"; };");
+	load_ok();
+	ck_assert_uint_eq(cfg.split_min, 65536);
+	dp_config_free(&cfg);
+
+	put("named", "stripe = { split_min = \"128k\"; };");
+	setenv("DUALPORT_CONF", "named", 1);
+	load_ok();
+	ck_assert_uint_eq(cfg.split_min, 131072);
+	dp_config_free(&cfg);
+
+	setenv("DUALPORT_CONF", "/dev/null", 1);
+	load_ok();
+	ck_assert_uint_eq(cfg.split_min, 8192);
+	dp_config_free(&cfg);
+
+	ck_assert_int_eq(dp_config_load(&cfg, "dualport.conf", err, sizeof(err)), 0);
+	ck_assert_uint_eq(cfg.split_min, 65536);
+}
+END_TEST
+
+START_TEST(include)
+{
+	ck_assert_int_eq(mkdir("d", 0755), 0);
+	put("d/main", "debug = \"INFO\";\n@include \"part\"\n");
+	put("d/part", "\nstripe = {\n\talign = 3000; };\n");
+	ck_assert_int_eq(dp_config_load(&cfg, "d/main", err, sizeof(err)), -EINVAL);
+	/* versions of libconfig differ in whether they prefix the directory */
+	ck_assert_str_eq(strstr(err, "part"), "part:3: stripe.align: \"3000\" is not a power of two");
+}
+END_TEST
+
+#define G "gpus = ( { ports = [ \"a:1\", \"b:1\" ]; } );\n"
+#define P33                                                                                                            \
+	"\"a:1\",\"a:2\",\"a:3\",\"a:4\",\"a:5\",\"a:6\",\"a:7\",\"a:8\",\"a:9\",\"a:10\",\"a:11\",\n\"a:12\"," \
+	"\"a:13\",\"a:14\",\"a:15\",\"a:16\",\"a:17\",\"a:18\",\"a:19\",\"a:20\",\"a:21\",\"a:22\",\"a:23\"," \
+	"\"a:24\",\"a:25\",\"a:26\",\"a:27\",\"a:28\",\"a:29\",\"a:30\",\"a:31\",\"a:32\",\n\"a:33\""
+
+static const struct broken_file {
+	const char *text, *err;
+} broken_files[] = {
+	{ "enable = true;\nstripe = ;\n", "./dualport.conf:2: syntax error" },
+	{ "enable = true\nenable = false;\n", "./dualport.conf:2: duplicate setting name" },
+	{ "\ncolour = 3;\n", "./dualport.conf:2: colour: unknown key; the top level has enable, gpus, ordering, bond_wait, "
+			     "stuck, single_threaded, diag, diag_json, debug" },
+	{ "strip = { align = 128; };\n", "./dualport.conf:1: strip: unknown section; there are stripe and peer" },
+	{ "stripe = {\n algn = 128;\n};\n",
+	  "./dualport.conf:2: stripe.algn: unknown key; stripe has split_min, spread_min, align, weights" },
+	{ "split_min = \"8k\";\n", "./dualport.conf:1: split_min: belongs in stripe = { ... }" },
+	{ "peer = { align = \"8k\"; };\n", "./dualport.conf:1: peer.align: belongs in stripe = { ... }" },
+	{ "stripe = { ordering = \"rc\"; };\n", "./dualport.conf:1: stripe.ordering: belongs at the top level of the file" },
+	{ "ports = [ \"a:1\" ];\n", "./dualport.conf:1: ports: belongs in an entry of gpus" },
+	{ "stripe = 5;\n", "./dualport.conf:1: stripe: must be a section stripe = { ... }, not a number" },
+	{ "enable = \"yes\";\n", "./dualport.conf:1: enable: must be true or false, not a string" },
+	{ "enable = 2;\n", "./dualport.conf:1: enable: must be true or false, not 2" },
+	{ "ordering = 1;\n", "./dualport.conf:1: ordering: must be a string, not a number" },
+	{ "ordering = \"strikt\";\n",
+	  "./dualport.conf:1: ordering: \"strikt\" is none of rc, strict, signal, relaxed" },
+	{ "debug = \"\";\n", "./dualport.conf:1: debug: an empty string" },
+	{ "peer = { port = \"13579\"; };\n", "./dualport.conf:1: peer.port: must be a number, not a string" },
+	{ "peer = { port = 0; };\n", "./dualport.conf:1: peer.port: \"0\" is less than 1" },
+	{ "peer = { port = 65536; };\n", "./dualport.conf:1: peer.port: \"65536\" is more than 65535" },
+	{ "peer = {\nport = 65530; };\n", "./dualport.conf:2: peer.port: 16 ports from 65530 on go beyond 65535" },
+	{ "peer = { bind = \"10.0.0.1,eth0\"; };\n", "./dualport.conf:1: peer.bind: \"eth0\" is not an IP address" },
+	{ "diag_json = \"/tmp/%d\";\n", "./dualport.conf:1: diag_json: \"/tmp/%d\": % is followed by neither p nor %" },
+	{ "stripe = { split_min = 1.5; };\n", "./dualport.conf:1: stripe.split_min: must be a size (a number, or a string as "
+					      "\"8k\"), not a number with a fraction" },
+	{ "stripe = { split_min = \"big\"; };\n",
+	  "./dualport.conf:1: stripe.split_min: \"big\" is not a size (as 4096, 8k, 1m)" },
+	{ "stripe = { split_min = \"8q\"; };\n",
+	  "./dualport.conf:1: stripe.split_min: \"8q\": \"q\" is no unit of a size (as 4096, 8k, 1m)" },
+	{ "stripe = { split_min = \"99999999999g\"; };\n",
+	  "./dualport.conf:1: stripe.split_min: \"99999999999g\" is too large" },
+	{ "stripe = { split_min = \"99999999999999999999999\"; };\n",
+	  "./dualport.conf:1: stripe.split_min: \"99999999999999999999999\" is too large" },
+	{ "stripe = { split_min = -1; };\n", "./dualport.conf:1: stripe.split_min: \"-1\" is negative" },
+	{ "stripe = { spread_min = 0; };\n", "./dualport.conf:1: stripe.spread_min: \"0\" is less than 1" },
+	{ "stripe = {\nalign = \"3k\"; };\n", "./dualport.conf:2: stripe.align: \"3k\" is not a power of two" },
+	{ "stripe = { align = 64; };\n", "./dualport.conf:1: stripe.align: \"64\" is less than 128" },
+	{ "stripe = { align = \"16k\"; };\n", "./dualport.conf:1: stripe.align: split_min (8k) is less than align (16k): "
+					      "nothing as short as that can be cut" },
+	{ "stripe = { spread_min = \"9k\"; };\n",
+	  "./dualport.conf:1: stripe.spread_min: spread_min (9k) is more than split_min (8k)" },
+	{ "bond_wait = \"2h\";\n", "./dualport.conf:1: bond_wait: \"2h\": \"h\" is no unit of a time (as 2s, 500ms, 10us)" },
+	{ "bond_wait = \"-2s\";\n", "./dualport.conf:1: bond_wait: \"-2s\" is negative" },
+	{ "bond_wait = -2;\n", "./dualport.conf:1: bond_wait: \"-2\" is negative" },
+	{ "bond_wait = \"0.5s\";\n", "./dualport.conf:1: bond_wait: \"0.5s\": only whole numbers, take a smaller unit" },
+	{ "peer = { lease = \"99ms\"; };\n", "./dualport.conf:1: peer.lease: \"99ms\" is less than 100ms" },
+	{ "peer = { timeout = \"2000000s\"; };\n", "./dualport.conf:1: peer.timeout: \"2000000s\" is more than 1440min" },
+	{ G "stripe = { weights = [ 1, 2, 3 ]; };\n",
+	  "./dualport.conf:2: stripe.weights: 3 weights, but the group of a:1 has 2 ports" },
+	{ "stripe = { weights = [ 0, 0 ]; };\n", "./dualport.conf:1: stripe.weights: weight 0 is not in 1..65535 (a port "
+						 "that is to get nothing does not belong in the group)" },
+	{ "stripe = { weights = [ 1, -1 ]; };\n", "./dualport.conf:1: stripe.weights: \"-1\" is negative" },
+	{ "stripe = { weights = [ 7 ]; };\n",
+	  "./dualport.conf:1: stripe.weights: one weight only: there is one for each port of a group" },
+	{ "stripe = { weights = [ ]; };\n", "./dualport.conf:1: stripe.weights: an empty list" },
+	{ "stripe = { weights = [ \"1\", \"2\" ]; };\n",
+	  "./dualport.conf:1: stripe.weights: a weight is a number, not a string" },
+	{ "stripe = { weights = 3; };\n",
+	  "./dualport.conf:1: stripe.weights: must be \"equal\", \"rate\" or a list of numbers, not a number" },
+	{ "stripe = { weights = \"fast\"; };\n",
+	  "./dualport.conf:1: stripe.weights: \"fast\" is none of equal, rate, or a list of numbers" },
+	{ "gpus = { };\n",
+	  "./dualport.conf:1: gpus: must be a list ( { gpu = 0; ports = [ ... ]; }, ... ), not a group { }" },
+	{ "gpus = ( 7 );\n",
+	  "./dualport.conf:1: gpus[0]: must be a group { gpu = ...; ports = [ ... ]; }, not a number" },
+	{ "gpus = (\n{ gpu = 0; } );\n", "./dualport.conf:2: gpus[0].ports: missing" },
+	{ "gpus = ( { gpu = 0; prots = [ ]; } );\n",
+	  "./dualport.conf:1: gpus[0].prots: unknown key; an entry of gpus has gpu and ports" },
+	{ "gpus = ( { gpu = 0; ports = \"a:1,b:1\"; } );\n", "./dualport.conf:1: gpus[0].ports: must be an array as "
+							      "[ \"mlx5_0:1\", \"mlx5_1:1\" ], not a string" },
+	{ "gpus = ( { gpu = 0; ports = [ 1, 2 ]; } );\n",
+	  "./dualport.conf:1: gpus[0].ports: a port is a string as \"mlx5_0:1\", not a number" },
+	{ "gpus = ( { gpu = 0;\n ports = [ \"mlx5_0:x\", \"b:1\" ]; } );\n",
+	  "./dualport.conf:2: gpus[0].ports: \"mlx5_0:x\" is not a port (device:number or device:number:gid_index, as "
+	  "mlx5_0:1)" },
+	{ "gpus = ( { ports = [ \"a:0\", \"b:1\" ]; } );\n",
+	  "./dualport.conf:1: gpus[0].ports: \"a:0\": port number 0 is not in 1..255" },
+	{ "gpus = ( { ports = [ \"a:1:256\", \"b:1\" ]; } );\n",
+	  "./dualport.conf:1: gpus[0].ports: \"a:1:256\": GID index 256 is not in 0..255" },
+	{ "gpus = ( { ports = [ \"a:1\", \"b:1\",\n \"a\" ]; } );\n",
+	  "./dualport.conf:2: gpus[0].ports: port a:1 is twice in one group" },
+	{ "gpus = ( { ports = [ \"a:1\" ]; } );\n", "./dualport.conf:1: gpus[0].ports: only one port (a:1) in a group: a "
+						    "group has at least two, and a port in no group is used alone" },
+	{ "gpus = ( { ports = [ ]; } );\n", "./dualport.conf:1: gpus[0].ports: no port in a group" },
+	{ "gpus = ( { ports = [ " P33 " ]; } );\n", "./dualport.conf:3: gpus[0].ports: more than 32 ports in one group" },
+	{ "gpus = ( { gpu = 1; ports = [ \"a:1\", \"b:1\" ]; },\n{ gpu = \"1\"; ports = [ \"c:1\", \"d:1\" ]; } );\n",
+	  "./dualport.conf:2: gpus[1].gpu: GPU 1 is in two groups" },
+	{ "gpus = ( { gpu = \"9B:00.0\"; ports = [ \"a:1\", \"b:1\" ]; },\n"
+	  "{ gpu = \"00000000:9b:00.0\"; ports = [ \"c:1\", \"d:1\" ]; } );\n",
+	  "./dualport.conf:2: gpus[1].gpu: GPU 00000000:9b:00.0 is in two groups" },
+	{ "gpus = ( { gpu = \"first\"; ports = [ \"a:1\", \"b:1\" ]; } );\n",
+	  "./dualport.conf:1: gpus[0].gpu: \"first\" is not a GPU (an index as 0, a PCI address as 0000:9b:00.0, or a "
+	  "UUID as GPU-...)" },
+	{ "gpus = ( { gpu = -1; ports = [ \"a:1\", \"b:1\" ]; } );\n", "./dualport.conf:1: gpus[0].gpu: \"-1\" is not a GPU "
+								       "(an index as 0, a PCI address as 0000:9b:00.0, "
+								       "or a UUID as GPU-...)" },
+	{ "gpus = ( { gpu = true; ports = [ \"a:1\", \"b:1\" ]; } );\n",
+	  "./dualport.conf:1: gpus[0].gpu: must be an index or a string, not a boolean" },
+};
+#define N_FILES ((int)(sizeof(broken_files) / sizeof(*broken_files)))
+
+static void check_failed(int ret)
+{
+	ck_assert_int_eq(ret, -EINVAL);
+	ck_assert_ptr_null(cfg.groups);
+	ck_assert_ptr_null(cfg.source);
+	ck_assert(!cfg.enable);
+	ck_assert_int_eq(cfg.ngroups, 0);
+}
+
+START_TEST(broken_file)
+{
+	put("dualport.conf", broken_files[_i].text);
+	check_failed(dp_config_load(&cfg, NULL, err, sizeof(err)));
+	ck_assert_str_eq(err, broken_files[_i].err);
+}
+END_TEST
+
+static const struct broken_env {
+	const char *name, *value, *err;
+} broken_envs[] = {
+	{ "DUALPORT_ALIGN", "3k", "DUALPORT_ALIGN: \"3k\" is not a power of two" },
+	{ "DUALPORT_SPLIT_MIN", "1k", "DUALPORT_SPLIT_MIN: split_min (1k) is less than align (4k): nothing as short as that "
+				      "can be cut" },
+	{ "DUALPORT_SPLIT_MIN", " 8k", "DUALPORT_SPLIT_MIN: \" 8k\" is not a size (as 4096, 8k, 1m)" },
+	{ "DUALPORT_SPREAD_MIN", "9k", "DUALPORT_SPREAD_MIN: spread_min (9k) is more than split_min (8k)" },
+	{ "DUALPORT_BOND_WAIT", "2 s", "DUALPORT_BOND_WAIT: \"2 s\": \" s\" is no unit of a time (as 2s, 500ms, 10us)" },
+	{ "DUALPORT_ENABLE", "maybe", "DUALPORT_ENABLE: \"maybe\" is neither true nor false" },
+	{ "DUALPORT_ORDERING", "s", "DUALPORT_ORDERING: \"s\" is none of rc, strict, signal, relaxed" },
+	{ "DUALPORT_DEBUG", "LOUD", "DUALPORT_DEBUG: \"LOUD\" is none of QUIET, WARN, INFO, TRACE" },
+	{ "DUALPORT_PEER_PORT", "13579x", "DUALPORT_PEER_PORT: \"13579x\" is not a number" },
+	{ "DUALPORT_PEER_PORTS", "60000", "DUALPORT_PEER_PORTS: \"60000\" is more than 1024" },
+	{ "DUALPORT_WEIGHTS", "1,", "DUALPORT_WEIGHTS: \"\" is not a weight" },
+	{ "DUALPORT_WEIGHTS", "1,70000", "DUALPORT_WEIGHTS: weight 70000 is not in 1..65535 (a port that is to get nothing "
+					 "does not belong in the group)" },
+	{ "DUALPORT_WEIGHTS", "1,2,3", "DUALPORT_WEIGHTS: 3 weights, but the group of f0:1 has 2 ports" },
+	{ "DUALPORT_PORTS", "a:1,b:1;c:1", "DUALPORT_PORTS: only one port (c:1) in a group: a group has at least two, and a "
+					   "port in no group is used alone" },
+	{ "DUALPORT_PORTS", "a:1,b:1,a:1", "DUALPORT_PORTS: port a:1 is twice in one group" },
+	{ "DUALPORT_PORTS", "a:1,,b:1", "DUALPORT_PORTS: \"\" is not a port (device:number or device:number:gid_index, as "
+					"mlx5_0:1)" },
+	{ "DUALPORT_PORTS", "a:1:2:3,b:1", "DUALPORT_PORTS: \"a:1:2:3\" is not a port (device:number or "
+					   "device:number:gid_index, as mlx5_0:1)" },
+	{ "DUALPORT_GPU", "gpu0", "DUALPORT_GPU: \"gpu0\" is not a GPU (an index as 0, a PCI address as 0000:9b:00.0, or a "
+				  "UUID as GPU-...)" },
+	{ "DUALPORT_SPLITMIN", "8k", "DUALPORT_SPLITMIN: unknown setting in the environment" },
+	{ "DUALPORT_DIAG_JSON", "x%", "DUALPORT_DIAG_JSON: \"x%\": % is followed by neither p nor %" },
+};
+#define N_ENVS ((int)(sizeof(broken_envs) / sizeof(*broken_envs)))
+
+START_TEST(broken_env)
+{
+	put("dualport.conf", "gpus = ( { ports = [ \"f0:1\", \"f1:1\" ]; } );");
+	setenv(broken_envs[_i].name, broken_envs[_i].value, 1);
+	check_failed(dp_config_load(&cfg, NULL, err, sizeof(err)));
+	ck_assert_str_eq(err, broken_envs[_i].err);
+}
+END_TEST
+
+START_TEST(unreadable)
+{
+	setenv("DUALPORT_CONF", "nowhere.conf", 1);
+	ck_assert_int_eq(dp_config_load(&cfg, NULL, err, sizeof(err)), -ENOENT);
+	ck_assert_str_eq(err, "nowhere.conf: No such file or directory");
+	setenv("DUALPORT_CONF", ".", 1);
+	ck_assert_int_eq(dp_config_load(&cfg, NULL, err, sizeof(err)), -EISDIR);
+	ck_assert_str_eq(err, ".: Is a directory");
+	ck_assert_int_eq(mkfifo("fifo", 0644), 0);
+	setenv("DUALPORT_CONF", "fifo", 1);
+	ck_assert_int_eq(dp_config_load(&cfg, NULL, err, sizeof(err)), -EINVAL);
+	ck_assert_str_eq(err, "fifo: not a regular file");
+}
+END_TEST
+
+/* A long message is cut, never written beyond its buffer. */
+START_TEST(short_buffer)
+{
+	char small[8] = "xxxxxxx";
+
+	put("dualport.conf", "colour = 3;");
+	ck_assert_int_eq(dp_config_load(&cfg, NULL, small, 5), -EINVAL);
+	ck_assert_str_eq(small, "./du");
+	ck_assert_str_eq(small + 5, "xx");
+}
+END_TEST
+
+static const char two_gpus[] = "gpus = ( { gpu = 0; ports = [ \"a:1\", \"b:1\" ]; },"
+			       "         { gpu = 1; ports = [ \"b:1\", \"c:1\" ]; } );";
+
+static const struct dp_port_group *pick(const char *text, const char *dev, const char **why)
+{
+	put("dualport.conf", text);
+	dp_config_free(&cfg);
+	load_ok();
+	*why = NULL;
+	return dp_config_group(&cfg, dev, 1, why);
+}
+
+#define PICK(text, dev, n)                                                                                             \
+	do {                                                                                                           \
+		const char *why_;                                                                                      \
+		const struct dp_port_group *g_ = pick(text, dev, &why_);                                               \
+		ck_assert_msg(g_ == &cfg.groups[n], "%s", why_);                                                       \
+	} while (0)
+#define PICK_NONE(text, dev, reason)                                                                                   \
+	do {                                                                                                           \
+		const char *why_;                                                                                      \
+		ck_assert_ptr_null(pick(text, dev, &why_));                                                            \
+		ck_assert_str_eq(why_, reason);                                                                        \
+	} while (0)
+
+static const char not_its[] = "the port is in the group of another gpu than this process's";
+static const char no_gpu[] = "the gpu of this process is in no port group";
+
+START_TEST(group_by_index)
+{
+	PICK(two_gpus, "b", 0);
+	PICK(two_gpus, "c", 1);
+	PICK_NONE(two_gpus, "d", "the port is in no port group");
+	PICK_NONE("", "a", "there is no port group");
+	setenv("LOCAL_RANK", "1", 1);
+	PICK(two_gpus, "b", 1);
+	PICK_NONE(two_gpus, "a", not_its);
+	setenv("DUALPORT_GPU", "0", 1);
+	PICK(two_gpus, "b", 0);
+	PICK_NONE(two_gpus, "c", not_its);
+	setenv("DUALPORT_GPU", "none", 1);
+	PICK(two_gpus, "c", 1);
+}
+END_TEST
+
+/* A rank is a guess, DUALPORT_GPU is none. */
+START_TEST(group_of_unknown_gpu)
+{
+	setenv("LOCAL_RANK", "7", 1);
+	PICK(two_gpus, "c", 1);
+	setenv("DUALPORT_GPU", "7", 1);
+	PICK_NONE(two_gpus, "c", no_gpu);
+}
+END_TEST
+
+START_TEST(group_of_port_number)
+{
+	const char *why;
+
+	put("dualport.conf", "gpus = ( { ports = [ \"a:1\", \"a:2\" ]; } );");
+	load_ok();
+	ck_assert_ptr_eq(dp_config_group(&cfg, "a", 2, &why), cfg.groups);
+	ck_assert_ptr_null(dp_config_group(&cfg, "a", 3, &why));
+}
+END_TEST
+
+START_TEST(group_by_name)
+{
+	static const char names[] = "gpus = ( { gpu = \"0000:9b:00.0\"; ports = [ \"a:1\", \"b:1\" ]; },"
+				    "         { gpu = \"GPU-00ff\"; ports = [ \"b:1\", \"c:1\" ]; },"
+				    "         { gpu = 0; ports = [ \"b:1\", \"d:1\" ]; } );";
+
+	setenv("DUALPORT_GPU", "00000000:9B:00.0", 1);
+	PICK(names, "b", 0);
+	PICK_NONE(names, "c", not_its);
+	setenv("DUALPORT_GPU", "gpu-00FF", 1);
+	PICK(names, "b", 1);
+	setenv("DUALPORT_GPU", "0000:aa:00.0", 1);
+	PICK(names, "d", 2); /* may be GPU 0 */
+	PICK_NONE(names, "a", no_gpu);
+	unsetenv("DUALPORT_GPU");
+	setenv("SLURM_LOCALID", "0", 1);
+	PICK(names, "b", 2);
+	PICK_NONE(names, "a", not_its);
+	setenv("SLURM_LOCALID", "3", 1);
+	PICK(names, "c", 1); /* GPU 3 may be either */
+}
+END_TEST
+
+START_TEST(group_of_any_gpu)
+{
+	static const char any[] = "gpus = ( { gpu = 0; ports = [ \"a:1\", \"b:1\" ]; }, { ports = [ \"a:1\", \"c:1\" ]; } );";
+
+	PICK(any, "a", 0);
+	setenv("LOCAL_RANK", "5", 1);
+	PICK(any, "a", 1);
+	setenv("DUALPORT_PORTS", "x:1,y:1;z:1,a:1", 1);
+	PICK(any, "a", 1);
+	PICK_NONE(any, "b", "the port is in no port group");
+}
+END_TEST
+
+START_TEST(gpu_variables)
+{
+	static const char *const vars[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",
+					    "PMI_LOCAL_RANK" };
+
+	for (int i = 4; i >= 0; i--) { /* from the weakest */
+		char n[2] = { (char)('0' + i), 0 };
+
+		setenv(vars[i], n, 1);
+		load_ok();
+		ck_assert_int_eq(cfg.gpu, i);
+		ck_assert_str_eq(cfg.gpu_from, vars[i]);
+		dp_config_free(&cfg);
+	}
+	setenv("LOCAL_RANK", "rank", 1); /* not ours to complain about */
+	load_ok();
+	ck_assert_int_eq(cfg.gpu, 1);
+}
+END_TEST
+
+static char *print_config(void)
+{
+	char *text = NULL;
+	size_t len;
+	FILE *f = open_memstream(&text, &len);
+
+	ck_assert_ptr_nonnull(f);
+	dp_config_print(&cfg, f);
+	ck_assert_int_eq(fclose(f), 0);
+	return text;
+}
+
+START_TEST(listing)
+{
+	char *text;
+
+	put("dualport.conf", "stripe = { align = \"128\"; weights = [ 3, 4 ]; };");
+	setenv("DUALPORT_BOND_WAIT", "1500ms", 1);
+	setenv("LOCAL_RANK", "2", 1);
+	setenv("DUALPORT_PORTS", "a:1,b:2:3", 1);
+	load_ok();
+	text = print_config();
+	ck_assert_ptr_nonnull(strstr(text, "# file: ./dualport.conf\n"));
+	ck_assert_ptr_nonnull(strstr(text, "stripe.align         128                      4k           ./dualport.conf\n"));
+	ck_assert_ptr_nonnull(strstr(text, "stripe.weights       3,4                      equal        ./dualport.conf\n"));
+	ck_assert_ptr_nonnull(strstr(text, "stripe.spread_min    8k                       split_min    default\n"));
+	ck_assert_ptr_nonnull(strstr(text, "bond_wait            1500ms                   0            DUALPORT_BOND_WAIT\n"));
+	ck_assert_ptr_nonnull(strstr(text, "DUALPORT_GPU         2                        -            LOCAL_RANK\n"));
+	ck_assert_ptr_nonnull(strstr(text, "# group of any gpu: a:1 b:2:3\n"));
+	for (int i = 0; i < DP_SET_COUNT; i++) {
+		char name[64];
+
+		dp_setting_name(&dp_settings[i], name, sizeof(name));
+		ck_assert_msg(dp_settings[i].type == DP_T_FILE || strstr(text, name), "%s is not listed", name);
+	}
+	free(text);
+}
+END_TEST
+
+/* What is printed can be read again, and means the same. */
+START_TEST(format_parses)
+{
+	struct dp_config again;
+	char text[4096], text2[4096], why[256];
+
+	put("dualport.conf", whole);
+	load_ok();
+	memset(&again, 0, sizeof(again));
+	for (int i = 0; i < DP_SET_COUNT; i++) {
+		const struct dp_setting *s = &dp_settings[i];
+
+		if (s->type == DP_T_FILE)
+			continue;
+		dp_setting_format(s, &cfg, text, sizeof(text));
+		ck_assert_msg(!dp_setting_parse(s, &again, text, why, sizeof(why)), "%s: %s: %s", s->env, text, why);
+		dp_setting_format(s, &again, text2, sizeof(text2));
+		ck_assert_str_eq(text, text2);
+	}
+	ck_assert_uint_eq(again.bond_wait_ns, cfg.bond_wait_ns);
+	ck_assert_uint_eq(again.split_min, cfg.split_min);
+	dp_config_free(&again);
+}
+END_TEST
+
+START_TEST(format_units)
+{
+	static const struct {
+		enum dp_setting_id id;
+		const char *in, *out;
+	} t[] = {
+		{ DP_SET_BOND_WAIT, "0", "0" },		 { DP_SET_BOND_WAIT, "10us", "10us" },
+		{ DP_SET_BOND_WAIT, "1001ns", "1001ns" }, { DP_SET_BOND_WAIT, "90", "90s" },
+		{ DP_SET_BOND_WAIT, "120s", "2min" },	 { DP_SET_BOND_WAIT, "2500ms", "2500ms" },
+		{ DP_SET_SPLIT_MIN, "8192", "8k" },	 { DP_SET_SPLIT_MIN, "8193", "8193" },
+		{ DP_SET_SPLIT_MIN, "1024k", "1m" },	 { DP_SET_SPLIT_MIN, "2g", "2g" },
+	};
+	char buf[32], why[128];
+
+	for (size_t i = 0; i < sizeof(t) / sizeof(*t); i++) {
+		const struct dp_setting *s = &dp_settings[t[i].id];
+
+		ck_assert_msg(!dp_setting_parse(s, &cfg, t[i].in, why, sizeof(why)), "%s", why);
+		dp_setting_format(s, &cfg, buf, sizeof(buf));
+		ck_assert_str_eq(buf, t[i].out);
+	}
+}
+END_TEST
+
+/* The example has every setting, and all but the groups at their defaults. */
+START_TEST(example)
+{
+	char path[5000], *text, value[64], def[64];
+	struct dp_config plain;
+	size_t len;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/conf/dualport.conf.example", srcdir);
+	ck_assert_msg(!dp_config_load(&cfg, path, err, sizeof(err)), "%s", err);
+	ck_assert_int_eq(dp_config_load(&plain, NULL, err, sizeof(err)), 0);
+	ck_assert_int_eq(cfg.ngroups, 2);
+	for (int i = 0; i < DP_SET_COUNT; i++) {
+		const struct dp_setting *s = &dp_settings[i];
+
+		if (!s->key)
+			continue;
+		ck_assert_msg(cfg.in_file & UINT64_C(1) << i, "%s is not in the example", s->key);
+		if (s->type == DP_T_PORTS)
+			continue;
+		dp_setting_format(s, &cfg, value, sizeof(value));
+		dp_setting_format(s, &plain, def, sizeof(def));
+		ck_assert_str_eq(value, def);
+	}
+	dp_config_free(&plain);
+
+	/* What stands there as a comment for the other kinds of groups works as well. */
+	f = fopen(path, "r");
+	ck_assert_ptr_nonnull(f);
+	text = calloc(1, 1 << 16);
+	len = fread(text, 1, (1 << 16) - 1, f);
+	fclose(f);
+	ck_assert_uint_gt(len, 0);
+	for (char *c = text; (c = strstr(c, "// { "));)
+		memcpy(c, " , ", 3);
+	for (char *c = text; (c = strstr(c, "]; }")); c += 4) /* their remarks */
+		if (c[4] == '\t')
+			memset(c + 4, ' ', strcspn(c + 4, "\n"));
+	put("all", text);
+	free(text);
+	dp_config_free(&cfg);
+	ck_assert_msg(!dp_config_load(&cfg, "all", err, sizeof(err)), "%s", err);
+	ck_assert_int_eq(cfg.ngroups, 4);
+	ck_assert_int_eq(cfg.groups[2].ports[1].gid_index, 3);
+}
+END_TEST
+
+/* The log: one line, control characters harmless, errno kept. */
+START_TEST(log_lines)
+{
+	int fds[2], saved = dup(2);
+	char buf[4096], want[128], big[3000];
+	ssize_t n;
+
+	ck_assert_int_eq(pipe(fds), 0);
+	ck_assert_int_ge(dup2(fds[1], 2), 0);
+	errno = EBADMSG;
+	dp_warn("qp 0x%x: %s", 0x1a, "two\nlines\n");
+	ck_assert_int_eq(errno, EBADMSG);
+	dp_info("not said");
+	memset(big, 'b', sizeof(big) - 1);
+	big[sizeof(big) - 1] = '\0';
+	dp_warn("%s", big);
+	dup2(saved, 2);
+	close(fds[1]);
+	n = read(fds[0], buf, sizeof(buf) - 1);
+	ck_assert_int_gt(n, 0);
+	buf[n] = '\0';
+	snprintf(want, sizeof(want), "dualport[%d]: qp 0x1a: two?lines\n", (int)getpid());
+	ck_assert(!strncmp(buf, want, strlen(want)));
+	ck_assert_int_eq(n - (ssize_t)strlen(want), 1023);
+	ck_assert_str_eq(buf + n - 5, "b...\n");
+	close(fds[0]);
+	close(saved);
+}
+END_TEST
+
+/* Nobody reads standard error any more: no reason for the program to die of SIGPIPE. */
+START_TEST(log_closed_pipe)
+{
+	int fds[2], saved = dup(2);
+
+	ck_assert_int_eq(pipe(fds), 0);
+	ck_assert_int_ge(dup2(fds[1], 2), 0);
+	close(fds[0]);
+	close(fds[1]);
+	dp_warn("nobody hears");
+	dup2(saved, 2);
+	close(saved);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("config");
+	TCase *tc = tcase_create("all");
+	SRunner *sr;
+	int failed;
+
+	tcase_set_timeout(tc, 60);
+	tcase_add_checked_fixture(tc, setup, teardown);
+	tcase_add_test(tc, defaults);
+	tcase_add_test(tc, whole_file);
+	tcase_add_test(tc, environment_wins);
+	tcase_add_test(tc, order_of_files);
+	tcase_add_test(tc, include);
+	tcase_add_loop_test(tc, broken_file, 0, N_FILES);
+	tcase_add_loop_test(tc, broken_env, 0, N_ENVS);
+	tcase_add_test(tc, unreadable);
+	tcase_add_test(tc, short_buffer);
+	tcase_add_test(tc, group_by_index);
+	tcase_add_test(tc, group_of_unknown_gpu);
+	tcase_add_test(tc, group_of_port_number);
+	tcase_add_test(tc, group_by_name);
+	tcase_add_test(tc, group_of_any_gpu);
+	tcase_add_test(tc, gpu_variables);
+	tcase_add_test(tc, listing);
+	tcase_add_test(tc, format_parses);
+	tcase_add_test(tc, format_units);
+	tcase_add_test(tc, example);
+	tcase_add_test(tc, log_lines);
+	tcase_add_test(tc, log_closed_pipe);
+	suite_add_tcase(s, tc);
+	sr = srunner_create(s);
+	srunner_run_all(sr, CK_NORMAL);
+	failed = srunner_ntests_failed(sr);
+	srunner_free(sr);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

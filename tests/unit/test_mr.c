@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* PDs and MRs, their twins, and how these leave the program's own calls as they were. */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "keys_fake.h"
+
+#define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+
+static char mem[1 << 16];
+static struct ibv_pd *pd;
+
+static uint64_t failed(void)
+{
+	return atomic_load(&dp_counters.fallback[DP_FB_MR_TWIN_FAILED]);
+}
+
+static void setup(void)
+{
+	fake_reset();
+	atomic_store(&dp_counters.fallback[DP_FB_MR_TWIN_FAILED], 0);
+	pd = dp_alloc_pd(fake_ctx.ctx);
+	ck_assert_ptr_nonnull(pd);
+}
+
+static void teardown(void)
+{
+	fake_control_stop();
+	fake_run();
+	ck_assert_int_eq(dp_dealloc_pd(pd), 0);
+	for (int i = 0; i < FAKE_DEVS; i++) {
+		ck_assert_int_eq(fake_dev[i].nmr, 0);
+		ck_assert_int_eq(fake_dev[i].npd, 0);
+	}
+	ck_assert_uint_eq(atomic_load(&fake_ctx.refs), 0);
+}
+
+/* The twins' keys of a usable MR are what the fake devices say. */
+static void check_twins(struct ibv_mr *mr)
+{
+	const uint32_t *lkeys = dp_mr_lkeys(&fake_ctx, mr->lkey);
+	struct dp_mr_how how = fake_how(0, mr->rkey);
+
+	ck_assert_ptr_nonnull(lkeys);
+	for (uint32_t i = 0; i < FAKE_DEVS - 1; i++) {
+		struct dp_mr_how twin = fake_how(i + 1, lkeys[i]);
+
+		ck_assert_ptr_nonnull(fake_key(i + 1, lkeys[i]));
+		ck_assert_ptr_eq(twin.addr, how.addr);
+		ck_assert_uint_eq(twin.length, how.length);
+		ck_assert_uint_eq(twin.iova, how.iova);
+		ck_assert_uint_eq(twin.access, how.access);
+		ck_assert_uint_eq(twin.kind, how.kind);
+		ck_assert_uint_eq(twin.offset, how.offset);
+		ck_assert_int_eq(twin.fd, how.fd);
+	}
+}
+
+START_TEST(test_pd)
+{
+	struct dp_pd *p = dp_pd_find(pd), *same;
+	struct ibv_pd *second = dp_alloc_pd(fake_ctx.ctx);
+	struct ibv_mr *mr;
+
+	ck_assert_uint_eq(atomic_load(&fake_ctx.refs), 2);
+	ck_assert_int_eq(fake_dev[1].npd, 2);
+	ck_assert_uint_ne(p->id, dp_pd_find(second)->id);
+	same = dp_pd_by_id(p->id);
+	ck_assert_ptr_eq(same, p);
+	dp_pd_put(same);
+	ck_assert_int_eq(dp_dealloc_pd(second), 0);
+	ck_assert_int_eq(fake_dev[1].npd, 1);
+
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	ck_assert_int_eq(dp_dealloc_pd(pd), EBUSY);
+	ck_assert_ptr_eq(dp_pd_find(pd), p);
+	ck_assert_int_eq(fake_dev[2].npd, 1);
+	check_twins(mr);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+START_TEST(test_pd_without_group)
+{
+	struct ibv_pd *plain;
+	struct ibv_mr *mr;
+
+	fake_ctx.group = NULL;
+	plain = dp_alloc_pd(fake_ctx.ctx);
+	fake_ctx.group = dp_pd_find(pd)->c->group;
+	ck_assert_ptr_nonnull(plain);
+	ck_assert_ptr_null(dp_pd_find(plain));
+	ck_assert_int_eq(fake_dev[1].npd, 1);
+	mr = dp_reg_mr(plain, mem, 10, ACCESS);
+	ck_assert_ptr_nonnull(mr);
+	ck_assert_int_eq(fake_dev[1].nmr, 0);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert_int_eq(dp_dealloc_pd(plain), 0);
+
+	/* a context that nothing is known of */
+	plain = dp_alloc_pd(&fake_dev[2].ctx);
+	ck_assert_ptr_nonnull(plain);
+	ck_assert_int_eq(dp_dealloc_pd(plain), 0);
+}
+END_TEST
+
+START_TEST(test_kinds)
+{
+	struct ibv_mr *mr[4] = {
+		dp_reg_mr(pd, mem, 100, ACCESS),
+		dp_reg_mr_iova(pd, mem + 1, 200, 0x1000, ACCESS),
+		dp_reg_mr_iova2(pd, mem + 2, 300, 0x2000, ACCESS | IBV_ACCESS_RELAXED_ORDERING),
+		dp_reg_dmabuf_mr(pd, 4096, 400, 0x3000, 17, ACCESS),
+	};
+
+	for (int i = 0; i < 4; i++) {
+		ck_assert_ptr_nonnull(mr[i]);
+		check_twins(mr[i]);
+	}
+	for (int i = 0; i < 4; i++) {
+		uint32_t lkey = mr[i]->lkey;
+
+		ck_assert_int_eq(dp_dereg_mr(mr[i]), 0);
+		ck_assert_ptr_null(dp_mr_lkeys(&fake_ctx, lkey));
+		ck_assert_int_eq(fake_dev[2].nmr, 3 - i);
+	}
+}
+END_TEST
+
+START_TEST(test_old_libibverbs)
+{
+	fake_verbs.reg_dmabuf_mr = NULL;
+	fake_verbs.rereg_mr = NULL;
+	errno = 0;
+	ck_assert_ptr_null(dp_reg_dmabuf_mr(pd, 0, 4, 0, 3, ACCESS));
+	ck_assert_int_eq(errno, EOPNOTSUPP);
+}
+END_TEST
+
+START_TEST(test_twin_fails)
+{
+	struct ibv_mr *mr;
+
+	fake_dev[2].fail_mr = EOPNOTSUPP;
+	errno = 0;
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	ck_assert_ptr_nonnull(mr);
+	ck_assert_int_eq(errno, 0);
+	ck_assert_ptr_null(dp_mr_lkeys(&fake_ctx, mr->lkey));
+	ck_assert_int_eq(fake_dev[1].nmr, 0); /* given back at once */
+	ck_assert_uint_eq(failed(), 1);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert_uint_eq(failed(), 1);
+}
+END_TEST
+
+/* A sibling that has no PD cannot be used by any QP, and is no reason not to use the others. */
+START_TEST(test_pd_twin_fails)
+{
+	struct ibv_pd *other;
+	struct ibv_mr *mr;
+
+	fake_dev[2].fail_pd = ENOMEM;
+	other = dp_alloc_pd(fake_ctx.ctx);
+	fake_dev[2].fail_pd = 0;
+	mr = dp_reg_mr(other, mem, 100, ACCESS);
+	ck_assert_ptr_nonnull(dp_mr_lkeys(&fake_ctx, mr->lkey));
+	ck_assert_int_eq(fake_dev[1].nmr, 1);
+	ck_assert_int_eq(fake_dev[2].nmr, 0);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert_int_eq(dp_dealloc_pd(other), 0);
+}
+END_TEST
+
+START_TEST(test_rail0_fails)
+{
+	fake_dev[0].fail_mr = EFAULT;
+	ck_assert_ptr_null(dp_reg_mr(pd, mem, 100, ACCESS));
+	ck_assert_int_eq(errno, EFAULT);
+	ck_assert_int_eq(fake_dev[1].nmr, 0);
+}
+END_TEST
+
+/* The program gets exactly what it would get without twins. */
+START_TEST(test_memlock)
+{
+	struct ibv_mr *mr[8];
+
+	fake_memlock = 8000;
+	for (int i = 0; i < 8; i++) {
+		mr[i] = dp_reg_mr(pd, mem, 1000, ACCESS);
+		ck_assert_ptr_nonnull(mr[i]);
+	}
+	errno = 0;
+	ck_assert_ptr_null(dp_reg_mr(pd, mem, 1000, ACCESS));
+	ck_assert_int_eq(errno, ENOMEM);
+	ck_assert_int_eq(fake_dev[1].nmr + fake_dev[2].nmr, 0);
+	ck_assert_uint_eq(failed(), 8);
+	for (int i = 0; i < 8; i++)
+		ck_assert_int_eq(dp_dereg_mr(mr[i]), 0);
+}
+END_TEST
+
+/* Those that peers do not know go first, then the largest. */
+START_TEST(test_memlock_choice)
+{
+	struct ibv_mr *small = dp_reg_mr(pd, mem, 100, ACCESS), *large = dp_reg_mr(pd, mem, 1000, ACCESS), *mr;
+
+	fake_memlock = fake_locked + 500;
+	mr = dp_reg_mr(pd, mem, 1500, ACCESS);
+	ck_assert_ptr_nonnull(mr);
+	ck_assert_ptr_nonnull(dp_mr_lkeys(&fake_ctx, small->lkey));
+	ck_assert_ptr_null(dp_mr_lkeys(&fake_ctx, large->lkey));
+	ck_assert_ptr_null(dp_mr_lkeys(&fake_ctx, mr->lkey));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert_int_eq(dp_dereg_mr(large), 0);
+	ck_assert_int_eq(dp_dereg_mr(small), 0);
+}
+END_TEST
+
+/* Fragments in flight keep their keys: no twin is taken while one is outstanding, and the call ends in time. */
+START_TEST(test_memlock_in_flight)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 1000, ACCESS), *next;
+	static struct dp_rail rails[3];
+	static struct dp_cq cq;
+	struct dp_qp *q = &fake_qp[0];
+	uint64_t start = dp_now_ns();
+
+	dp_lock_init(&cq.lock);
+	q->c = &fake_ctx;
+	q->scq = &cq;
+	q->rail = rails;
+	atomic_store(&q->state, DP_QP_BONDED);
+	q->order.nrails = 3;
+	q->order.planned[1] = 5;
+	q->order.done[1] = 4;
+	fake_memlock = 3500;
+	ck_assert_ptr_null(dp_reg_mr(pd, mem, 1000, ACCESS));
+	ck_assert_int_eq(errno, ENOMEM);
+	ck_assert_uint_ge(dp_now_ns() - start, dp_cfg.lease_ns);
+	ck_assert_uint_le(dp_now_ns() - start, dp_cfg.lease_ns + 2000000000u);
+	ck_assert_uint_gt(atomic_load(&cq.polls), 0);
+	ck_assert_ptr_nonnull(dp_mr_lkeys(&fake_ctx, mr->lkey));
+	check_twins(mr);
+	ck_assert_uint_eq(atomic_load(&q->refs), 0);
+
+	q->order.done[1] = 5;
+	next = dp_reg_mr(pd, mem, 1000, ACCESS);
+	ck_assert_ptr_nonnull(next);
+	ck_assert_ptr_null(dp_mr_lkeys(&fake_ctx, mr->lkey));
+	ck_assert_int_eq(dp_dereg_mr(next), 0);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+START_TEST(test_dereg_busy)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+
+	fake_dev[0].busy = EBUSY;
+	ck_assert_int_eq(dp_dereg_mr(mr), EBUSY);
+	check_twins(mr);
+	ck_assert_ptr_nonnull(dp_mr_find(mr));
+	fake_dev[0].busy = 0;
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+START_TEST(test_rereg)
+{
+	struct ibv_mr *mr = dp_reg_mr_iova(pd, mem, 100, 0x1000, ACCESS);
+	struct ibv_pd *other = dp_alloc_pd(fake_ctx.ctx);
+	const uint32_t *lkeys;
+
+	ck_assert_int_eq(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE), 0);
+	check_twins(mr); /* the iova stays */
+	ck_assert_uint_eq(fake_how(1, dp_mr_lkeys(&fake_ctx, mr->lkey)[0]).iova, 0x1000);
+
+	ck_assert_int_eq(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, mem + 64, 500, 0), 0);
+	lkeys = dp_mr_lkeys(&fake_ctx, mr->lkey);
+	ck_assert_ptr_nonnull(lkeys);
+	ck_assert_ptr_eq(fake_how(2, lkeys[1]).addr, mem + 64);
+	ck_assert_uint_eq(fake_how(2, lkeys[1]).length, 500);
+	ck_assert_uint_eq(fake_how(2, lkeys[1]).access, IBV_ACCESS_LOCAL_WRITE);
+
+	ck_assert_int_eq(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, other, NULL, 0, 0), 0);
+	lkeys = dp_mr_lkeys(&fake_ctx, mr->lkey);
+	ck_assert_ptr_eq(fake_key(1, lkeys[0])->pd, dp_pd_find(other)->twin[0]);
+	ck_assert_ptr_eq(dp_hmap_get(&dp_pd_find(other)->rkeys, mr->rkey), dp_mr_find(mr));
+	ck_assert_ptr_null(dp_hmap_get(&dp_pd_find(pd)->rkeys, mr->rkey));
+	ck_assert_int_eq(fake_dev[1].nmr, 1);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert_int_eq(dp_dealloc_pd(other), 0);
+}
+END_TEST
+
+START_TEST(test_rereg_fails)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	static const struct {
+		int ret, err;
+		bool usable;
+	} cases[] = {
+		{ IBV_REREG_MR_ERR_INPUT, EINVAL, true },
+		{ IBV_REREG_MR_ERR_DONT_FORK_NEW, EINVAL, true },
+		{ IBV_REREG_MR_ERR_CMD, EOPNOTSUPP, true },
+		{ IBV_REREG_MR_ERR_DO_FORK_OLD, EINVAL, true },
+		{ IBV_REREG_MR_ERR_CMD, EINVAL, false },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		fake_rereg_ret = cases[i].ret;
+		fake_rereg_errno = cases[i].err;
+		ck_assert_int_eq(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, mem, 200, 0), cases[i].ret);
+		ck_assert_int_eq(dp_mr_lkeys(&fake_ctx, mr->lkey) != NULL, cases[i].usable);
+		if (cases[i].usable)
+			check_twins(mr);
+	}
+	ck_assert_int_eq(fake_dev[1].nmr, 0);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+/* The descriptor may be anything by the time of a rereg. */
+START_TEST(test_rereg_dmabuf)
+{
+	struct ibv_mr *mr = dp_reg_dmabuf_mr(pd, 0, 400, 0x3000, 17, ACCESS);
+
+	ck_assert_int_eq(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE), 0);
+	ck_assert_ptr_null(dp_mr_lkeys(&fake_ctx, mr->lkey));
+	ck_assert_int_eq(fake_dev[1].nmr, 0);
+	ck_assert_uint_eq(failed(), 1);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+static void *churn(void *arg)
+{
+	unsigned seed = *(unsigned *)arg;
+	struct ibv_mr *mr[16] = { 0 };
+
+	for (int i = 0; i < 2000; i++) {
+		int at = rand_r(&seed) % 16;
+
+		if (!mr[at]) {
+			mr[at] = dp_reg_mr(pd, mem, (size_t)(rand_r(&seed) % 1000) + 1, ACCESS);
+			continue;
+		}
+		if (rand_r(&seed) % 8 == 0)
+			dp_rereg_mr(mr[at], IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ACCESS);
+		if (dp_mr_lkeys(&fake_ctx, mr[at]->lkey))
+			check_twins(mr[at]);
+		ck_assert_int_eq(dp_dereg_mr(mr[at]), 0);
+		mr[at] = NULL;
+	}
+	for (int i = 0; i < 16; i++)
+		if (mr[i])
+			ck_assert_int_eq(dp_dereg_mr(mr[i]), 0);
+	return NULL;
+}
+
+/* Two threads register, change and drop MRs; in one of the rounds memory runs out all the time. */
+START_TEST(test_threads)
+{
+	unsigned seed[2] = { 1, 2 };
+	pthread_t t[2];
+
+	for (int i = 0; i < 2; i++)
+		pthread_create(&t[i], NULL, churn, &seed[i]);
+	for (int i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	ck_assert_uint_eq(failed(), 0);
+}
+END_TEST
+
+static void *churn_tight(void *arg)
+{
+	unsigned seed = *(unsigned *)arg;
+	struct ibv_mr *mr[4] = { 0 };
+
+	for (int i = 0; i < 500; i++) {
+		int at = rand_r(&seed) % 4;
+
+		if (mr[at]) {
+			ck_assert_int_eq(dp_dereg_mr(mr[at]), 0);
+			mr[at] = NULL;
+		} else {
+			mr[at] = dp_reg_mr(pd, mem, 1000, ACCESS);
+		}
+	}
+	for (int i = 0; i < 4; i++)
+		if (mr[i])
+			ck_assert_int_eq(dp_dereg_mr(mr[i]), 0);
+	return NULL;
+}
+
+START_TEST(test_threads_memlock)
+{
+	unsigned seed[2] = { 3, 4 };
+	pthread_t t[2];
+
+	fake_memlock = 9000;
+	for (int i = 0; i < 2; i++)
+		pthread_create(&t[i], NULL, churn_tight, &seed[i]);
+	for (int i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	ck_assert_uint_gt(failed(), 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("mr");
+	TCase *tc = tcase_create("mr");
+	SRunner *r;
+	int bad;
+
+	tcase_add_checked_fixture(tc, setup, teardown);
+	tcase_set_timeout(tc, 120);
+	tcase_add_test(tc, test_pd);
+	tcase_add_test(tc, test_pd_without_group);
+	tcase_add_test(tc, test_kinds);
+	tcase_add_test(tc, test_old_libibverbs);
+	tcase_add_test(tc, test_twin_fails);
+	tcase_add_test(tc, test_pd_twin_fails);
+	tcase_add_test(tc, test_rail0_fails);
+	tcase_add_test(tc, test_memlock);
+	tcase_add_test(tc, test_memlock_choice);
+	tcase_add_test(tc, test_memlock_in_flight);
+	tcase_add_test(tc, test_dereg_busy);
+	tcase_add_test(tc, test_rereg);
+	tcase_add_test(tc, test_rereg_fails);
+	tcase_add_test(tc, test_rereg_dmabuf);
+	tcase_add_test(tc, test_threads);
+	tcase_add_test(tc, test_threads_memlock);
+	suite_add_tcase(s, tc);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_ENV);
+	bad = srunner_ntests_failed(r);
+	srunner_free(r);
+	return bad ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,767 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/*
+ * The order machine over all interleavings: every program over an alphabet of WRs, every moment at which a rail
+ * may make a fragment visible or acknowledge it, at which a completion is given, and at which the QP is bonded,
+ * un-bonded, reset, or a WR refused. States are remembered, so each is looked at once.
+ */
+#include <check.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "order_ref.h"
+
+#define SLOTS 16
+
+/* ---- alphabets ---- */
+
+enum {
+	A,	/* bulk WRITE, cut */
+	B,	/* disjoint from A */
+	C,	/* overlaps A's halves crosswise */
+	Arot,	/* A, cut the other way round */
+	Asib,	/* A, whole on a sibling */
+	Awhole, /* A, not to be cut */
+	R,	/* bulk READ of A into X, cut */
+	Rrot,	/* bulk READ of B into X, the other way round */
+	Rsib,
+	Bf,	/* fenced */
+	RBf,	/* bulk READ of B into Y, fenced */
+	F,	/* small WRITE elsewhere */
+	Fin,	/* small WRITE into A */
+	Ff,	/* fenced */
+	T,	/* atomic */
+	Tin,	/* atomic that answers into X */
+	S,	/* SEND, ranges unknown */
+	I,	/* WRITE_WITH_IMM into B */
+	r,	/* small READ into X */
+	NKINDS
+};
+#define SIG NKINDS /* kind + SIG: the signalled variant */
+
+static struct ref_kind kinds[2 * NKINDS];
+
+static void kind(int id, const char *name, unsigned flags, uint64_t lo, uint64_t hi, uint64_t llo, uint64_t lhi)
+{
+	kinds[id] = (struct ref_kind){ .flags = flags, .remote = { lo, hi }, .local = { llo, lhi } };
+	strcpy(kinds[id].name, name);
+}
+
+static void make_kinds(uint32_t nr)
+{
+	const unsigned b = DP_OP_BULK, p = DP_OP_PLAIN;
+
+	kind(A, "write-A", b | p, 0, 12, 0, 0);
+	kind(B, "write-B", b | p, 12, 24, 0, 0);
+	kind(C, "write-C", b | p, 6, 18, 0, 0);
+	kind(Arot, "write-A-rotated", b | p, 0, 12, 0, 0);
+	kind(Asib, "write-A-sibling", b | p, 0, 12, 0, 0);
+	kind(Awhole, "write-A-whole", b | p, 0, 12, 0, 0);
+	kind(R, "read-A-to-X", b | p | DP_OP_READ, 0, 12, 100, 112);
+	kind(Rrot, "read-B-to-X-rotated", b | p | DP_OP_READ, 12, 24, 100, 112);
+	kind(Rsib, "read-A-to-X-sibling", b | p | DP_OP_READ, 0, 12, 100, 112);
+	kind(Bf, "write-B-fenced", b | p | DP_OP_FENCE, 12, 24, 0, 0);
+	kind(RBf, "read-B-to-Y-fenced", b | p | DP_OP_READ | DP_OP_FENCE, 12, 24, 120, 132);
+	kind(F, "flag", p, 30, 31, 0, 0);
+	kind(Fin, "flag-in-A", p, 9, 10, 0, 0);
+	kind(Ff, "flag-fenced", p | DP_OP_FENCE, 30, 31, 0, 0);
+	kind(T, "atomic", DP_OP_ATOMIC, 32, 40, 140, 148);
+	kind(Tin, "atomic-to-X", DP_OP_ATOMIC, 32, 40, 104, 112);
+	kind(S, "send", DP_OP_ALL, 0, 0, 0, 0);
+	kind(I, "write-imm-in-B", 0, 20, 21, 0, 0);
+	kind(r, "small-read-to-X", p | DP_OP_READ, 1, 2, 109, 110);
+	for (int i = 0; i < NKINDS; i++) {
+		if (i == Arot || i == Rrot)
+			ref_cut(&kinds[i], nr, nr, 1);
+		else if (i == Asib || i == Rsib)
+			ref_cut(&kinds[i], nr, 1, nr - 1);
+		else if ((kinds[i].flags & DP_OP_BULK) && i != Awhole)
+			ref_cut(&kinds[i], nr, nr, 0);
+		kinds[i + SIG] = kinds[i];
+		kinds[i + SIG].flags |= DP_OP_SIGNALED;
+		strcat(kinds[i + SIG].name, "!");
+	}
+}
+
+/* ---- the explorer ---- */
+
+struct scenario {
+	uint32_t nrails;
+	int max; /* WRs */
+	int alphabet[2 * NKINDS];
+	int n;
+	bool start_bonded;
+	uint64_t slots;
+	/* how often it may happen: */
+	uint8_t bonds, unbonds, resets, undos, grows;
+};
+
+struct state {
+	struct world w;
+	int left; /* WRs that may yet be added */
+	uint8_t bonds, unbonds, resets, undos, grows;
+	uint64_t slots; /* in use of the arrays below */
+	struct dp_op op[SLOTS];
+	struct dp_op_rail rail[SLOTS * REF_RAILS];
+};
+
+static const struct scenario *sc;
+static unsigned long states, steps, splits, waits;
+static char trace[64][48];
+static int depth;
+
+static void print_trace_and_fail(const char *why)
+{
+	char text[4096];
+	size_t len = (size_t)snprintf(text, sizeof(text), "%s; after:", why);
+
+	for (int i = 0; i < depth && len < sizeof(text); i++)
+		len += (size_t)snprintf(text + len, sizeof(text) - len, " %s%s", trace[i], i + 1 < depth ? "," : "");
+	if (getenv("ORDER_FIRST")) {
+		puts(text);
+		fflush(stdout);
+		_exit(1);
+	}
+	ck_abort_msg("%s", text);
+}
+
+__attribute__((format(printf, 1, 2))) static void note(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(trace[depth], sizeof(trace[depth]), fmt, ap);
+	va_end(ap);
+}
+
+static void point_inside(struct state *s)
+{
+	s->w.o.op = s->op;
+	s->w.o.rail = s->rail;
+}
+
+static void copy_state(struct state *to, const struct state *from)
+{
+	uint64_t n = from->w.o.mask + 1;
+
+	memcpy(to, from, offsetof(struct state, op));
+	memcpy(to->op, from->op, n * sizeof(*to->op));
+	memcpy(to->rail, from->rail, n * from->w.o.nrails * sizeof(*to->rail));
+	point_inside(to);
+}
+
+static void grow(struct state *s)
+{
+	struct dp_order *o = &s->w.o;
+	uint64_t n = o->mask + 1;
+	struct dp_op *op = malloc(n * sizeof(*op));
+	struct dp_op_rail *rail = malloc(n * o->nrails * sizeof(*rail));
+
+	ck_assert(op && rail && 2 * n <= SLOTS);
+	memcpy(op, s->op, n * sizeof(*op));
+	memcpy(rail, s->rail, n * o->nrails * sizeof(*rail));
+	o->op = op;
+	o->rail = rail;
+	if (dp_order_grow(o))
+		print_trace_and_fail("no memory");
+	memcpy(s->op, o->op, 2 * n * sizeof(*op));
+	memcpy(s->rail, o->rail, 2 * n * o->nrails * sizeof(*rail));
+	dp_order_fini(o);
+	point_inside(s);
+}
+
+/* Open addressing over 64-bit hashes; two states that share one are taken for the same (1e7 states: odds 1e-5). */
+static uint64_t *seen_set;
+static size_t seen_size, seen_used;
+
+static void seen_reset(void)
+{
+	if (!seen_size) {
+		seen_size = 1 << 16;
+		seen_set = malloc(seen_size * sizeof(*seen_set));
+		ck_assert_ptr_nonnull(seen_set);
+	}
+	memset(seen_set, 0, seen_size * sizeof(*seen_set));
+	seen_used = 0;
+}
+
+static bool seen_put(uint64_t h)
+{
+	size_t i = h & (seen_size - 1);
+
+	for (; seen_set[i]; i = (i + 1) & (seen_size - 1))
+		if (seen_set[i] == h)
+			return false;
+	seen_set[i] = h;
+	seen_used++;
+	return true;
+}
+
+static bool seen_before(uint64_t h)
+{
+	h |= !h;
+	if (seen_used * 2 > seen_size) {
+		uint64_t *old = seen_set;
+		size_t n = seen_size;
+
+		seen_size *= 4;
+		seen_set = calloc(seen_size, sizeof(*seen_set));
+		ck_assert_ptr_nonnull(seen_set);
+		seen_used = 0;
+		for (size_t i = 0; i < n; i++)
+			if (old[i])
+				seen_put(old[i]);
+		free(old);
+	}
+	return !seen_put(h);
+}
+
+/* Everything on which the future depends. Numbers that a rail has reached are as good as zero. */
+static uint64_t hash_state(const struct state *s)
+{
+	const struct dp_order *o = &s->w.o;
+	const struct ref *r = &s->w.r;
+	uint8_t key[320];
+	uint64_t h = 0x9e3779b97f4a7c15, v;
+	size_t n = 0;
+
+#define PUT(x) (key[n++] = (uint8_t)(x))
+#define OPEN(number, rail) ((number) > o->done[rail] ? (number) : 0)
+	PUT(s->left);
+	PUT(s->bonds << 4 | s->unbonds);
+	PUT(s->resets << 4 | s->undos);
+	PUT(s->grows << 1 | o->bonded);
+	PUT(o->mask);
+	PUT(o->tail);
+	PUT(o->next);
+	PUT(o->post0);
+	PUT(o->posts);
+	PUT(o->match);
+	PUT(o->deliver);
+	PUT(r->delivered);
+	PUT(OPEN(o->last_signal, 0));
+	PUT(OPEN(o->last_signaled, 0));
+	PUT(OPEN(o->last_all, 0));
+	for (uint32_t i = 0; i < o->nrails; i++) {
+		PUT(r->placed[i]);
+		PUT(r->acked[i]);
+		PUT(o->planned[i]);
+		PUT(o->done[i]);
+		PUT(OPEN(o->last_read[i], i));
+		PUT(o->hull[i].lo);
+		PUT(o->hull[i].hi);
+		PUT(o->lhull[i].lo);
+		PUT(o->lhull[i].hi);
+	}
+	for (uint64_t p = o->tail; p < o->next; p++) {
+		PUT(r->kind[p]);
+		PUT(r->native[p]);
+		PUT(r->whole[p] | (dp_order_op(o, p)->flags & DP_OP_ALL ? 2 : 0));
+		for (uint32_t i = 0; i < o->nrails; i++) {
+			const struct dp_op_rail *or = dp_order_rail(o, p, i);
+
+			PUT(or->seq);
+			PUT(OPEN(or->wait0, i));
+			PUT(OPEN(or->waits, i));
+		}
+	}
+#undef PUT
+#undef OPEN
+	memset(key + n, 0, 8);
+	for (size_t i = 0; i < n; i += 8) {
+		memcpy(&v, key + i, 8);
+		h = (h ^ v) * 0xff51afd7ed558ccd;
+		h ^= h >> 32;
+	}
+	/* the last bytes have only reached the upper bits */
+	h *= 0xc4ceb9fe1a85ec53;
+	return h ^ h >> 29;
+}
+
+static void explore(struct state *s);
+
+/* Takes one more step, from a copy. */
+#define STEP(...)                                                                                                     \
+	do {                                                                                                          \
+		copy_state(&t, s);                                                                                    \
+		note(__VA_ARGS__);                                                                                    \
+		depth++;                                                                                              \
+		steps++;                                                                                              \
+	} while (0)
+#define STEPPED() (explore(&t), depth--)
+
+static void programs_turn(struct state *s)
+{
+	struct state t;
+
+	for (int i = 0; s->left && i < sc->n; i++) {
+		STEP("post %s", kinds[sc->alphabet[i]].name);
+		t.left--;
+		if (dp_order_full(&t.w.o))
+			grow(&t);
+		world_add(&t.w, (unsigned)sc->alphabet[i]);
+		splits += !t.w.r.whole[t.w.r.n - 1];
+		world_drive(&t.w);
+		waits += dp_order_queued(&t.w.o);
+		STEPPED();
+	}
+	for (int i = 0; s->left && s->undos && i < sc->n; i++) {
+		unsigned two[2] = { (unsigned)sc->alphabet[i], (unsigned)sc->alphabet[(i + 1) % sc->n] };
+
+		STEP("refuse %s and %s", kinds[two[0]].name, kinds[two[1]].name);
+		t.undos--;
+		while (t.w.o.next + 2 - t.w.o.tail > t.w.o.mask + 1)
+			grow(&t);
+		world_undo(&t.w, two, 2);
+		STEPPED();
+	}
+	if (s->bonds && !s->w.r.bonded) {
+		STEP("bond");
+		t.bonds--;
+		world_bond(&t.w);
+		STEPPED();
+	}
+	if (s->unbonds && s->w.r.bonded) {
+		STEP("un-bond");
+		t.unbonds--;
+		world_unbond(&t.w);
+		STEPPED();
+	}
+	if (s->grows) {
+		STEP("grow");
+		t.grows--;
+		grow(&t);
+		STEPPED();
+	}
+	if (s->resets) {
+		STEP("reset");
+		t.resets--;
+		world_reset(&t.w);
+		if (sc->start_bonded)
+			world_bond(&t.w);
+		STEPPED();
+	}
+}
+
+static void explore(struct state *s)
+{
+	bool busy = false;
+	struct state t;
+
+	if (seen_before(hash_state(s)))
+		return;
+	states++;
+	world_compare(&s->w);
+	for (uint32_t rail = 0; rail < sc->nrails; rail++) {
+		if (world_can_place(&s->w, rail)) {
+			STEP("place on %u", rail);
+			world_place(&t.w, rail);
+			busy = true;
+			STEPPED();
+		}
+		if (world_can_ack(&s->w, rail)) {
+			STEP("ack on %u", rail);
+			world_ack(&t.w, rail, 1);
+			world_compare(&t.w);
+			world_drive(&t.w);
+			busy = true;
+			STEPPED();
+		}
+	}
+	if (dp_order_deliverable(&s->w.o) != UINT64_MAX) {
+		STEP("give");
+		world_deliver(&t.w);
+		busy = true;
+		STEPPED();
+	}
+	if (!busy)
+		world_quiescent(&s->w);
+	programs_turn(s);
+}
+
+static void run(const struct scenario *scenario, enum dp_ordering mode)
+{
+	struct state s;
+
+	sc = scenario;
+	/* short programs first: a failure then shows a short trace */
+	for (int max = 1; max <= sc->max; max++) {
+		seen_reset();
+		depth = 0;
+		memset(&s, 0, sizeof(s));
+		world_init(&s.w, kinds, sc->nrails, mode, sc->slots);
+		dp_order_fini(&s.w.o);
+		point_inside(&s);
+		if (sc->start_bonded)
+			world_bond(&s.w);
+		s.left = max;
+		s.bonds = sc->bonds;
+		s.unbonds = sc->unbonds;
+		s.resets = sc->resets;
+		s.undos = sc->undos;
+		s.grows = sc->grows;
+		if (max == sc->max)
+			states = steps = splits = waits = 0;
+		explore(&s);
+	}
+}
+
+static const enum dp_ordering modes[] = { DP_ORDER_RC, DP_ORDER_STRICT, DP_ORDER_SIGNAL, DP_ORDER_RELAXED };
+#define NMODES 4
+
+#define ALPHABET(...) .alphabet = { __VA_ARGS__ }, .n = sizeof((int[]){ __VA_ARGS__ }) / sizeof(int)
+
+static void run_all(const char *what, const struct scenario *list, int n, int m)
+{
+	unsigned long st = 0, sp = 0, wa = 0, ac = 0;
+
+	make_kinds(list->nrails);
+	for (int i = 0; i < n; i++) {
+		run(&list[i], modes[m]);
+		st += states;
+		ac += steps;
+		sp += splits;
+		wa += waits;
+	}
+	printf("%s, mode %d: %lu states, %lu steps, %lu cuts, %lu queued\n", what, modes[m], st, ac, sp, wa);
+	/* a machine that never cuts or never waits proves nothing */
+	ck_assert_uint_gt(sp, 0);
+	ck_assert_uint_gt(wa, 0);
+}
+
+/* all pairs and triples of everything */
+START_TEST(test_every_kind)
+{
+	struct scenario list[] = {
+		{ .nrails = 2, .max = 2, .start_bonded = true, .slots = 4, .n = 2 * NKINDS },
+	};
+
+	for (int i = 0; i < 2 * NKINDS; i++)
+		list[0].alphabet[i] = i;
+	run_all("every kind, 2 WRs", list, 1, _i);
+}
+END_TEST
+
+START_TEST(test_three)
+{
+	static const struct scenario list[] = {
+		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 4, ALPHABET(A, B + SIG, C, C + SIG, Arot, Asib, R, R + SIG, Rrot, Bf, RBf, F, F + SIG, T, S + SIG,
+				 r) },
+	};
+
+	run_all("3 WRs of 16 kinds", list, 1, _i);
+}
+END_TEST
+
+START_TEST(test_six)
+{
+	static const struct scenario list[] = {
+		/* data, unsignalled flag, signalled data */
+		{ .nrails = 2, .max = 6, .start_bonded = true, .slots = 8, ALPHABET(A, F, A + SIG) },
+		{ .nrails = 2, .max = 6, .start_bonded = true, .slots = 8, ALPHABET(A + SIG, F + SIG) },
+		/* overlaps */
+		{ .nrails = 2, .max = 6, .start_bonded = true, .slots = 8, ALPHABET(A, C + SIG) },
+		{ .nrails = 2, .max = 6, .start_bonded = true, .slots = 8, ALPHABET(Arot, A, S + SIG) },
+		{ .nrails = 2, .max = 6, .start_bonded = true, .slots = 8, ALPHABET(Asib, R + SIG, Fin) },
+		/* data, fenced data */
+		{ .nrails = 2, .max = 6, .start_bonded = true, .slots = 8, ALPHABET(R, Bf, F + SIG) },
+		{ .nrails = 2, .max = 6, .start_bonded = true, .slots = 8, ALPHABET(T, Bf + SIG) },
+		{ .nrails = 2, .max = 6, .start_bonded = true, .slots = 8, ALPHABET(R + SIG, RBf, r) },
+		{ .nrails = 2, .max = 6, .start_bonded = true, .slots = 8, ALPHABET(Rrot, R, Tin + SIG) },
+	};
+
+	run_all("6 WRs", list, sizeof(list) / sizeof(*list), _i);
+}
+END_TEST
+
+START_TEST(test_four_wider)
+{
+	static const struct scenario list[] = {
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(A, C + SIG, F, F + SIG, T, Bf, R) },
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(Asib, Arot + SIG, I, Ff + SIG, RBf, r) },
+	};
+
+	run_all("4 WRs of 7 kinds", list, sizeof(list) / sizeof(*list), _i);
+}
+END_TEST
+
+/* bonding with WRs outstanding, un-bonding with fragments outstanding, again, in any order and at any moment */
+START_TEST(test_bonding)
+{
+	static const struct scenario list[] = {
+		{ .nrails = 2, .max = 4, .slots = 2, ALPHABET(A, F + SIG, A + SIG), .bonds = 2, .unbonds = 1 },
+		{ .nrails = 2, .max = 4, .slots = 2, ALPHABET(R, Bf + SIG, C), .bonds = 2, .unbonds = 1 },
+		{ .nrails = 2, .max = 5, .slots = 2, ALPHABET(F, A + SIG), .bonds = 1, .unbonds = 1 },
+		{ .nrails = 2, .max = 3, .slots = 2, ALPHABET(A, C + SIG, R, T, Bf, S + SIG), .bonds = 2, .unbonds = 1 },
+	};
+
+	run_all("bonding", list, sizeof(list) / sizeof(*list), _i);
+}
+END_TEST
+
+START_TEST(test_reset_undo_grow)
+{
+	static const struct scenario list[] = {
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 2, ALPHABET(A, F + SIG, C), .resets = 1 },
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 2, ALPHABET(A, F + SIG, Bf), .undos = 1 },
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 2, ALPHABET(R + SIG, T, RBf), .undos = 1, .grows = 1 },
+		{ .nrails = 2, .max = 4, .slots = 2, ALPHABET(S, A + SIG, F), .bonds = 1, .undos = 1 },
+	};
+
+	run_all("reset, undo, grow", list, sizeof(list) / sizeof(*list), _i);
+}
+END_TEST
+
+START_TEST(test_three_rails)
+{
+	static const struct scenario list[] = {
+		{ .nrails = 3, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(A, C + SIG) },
+		{ .nrails = 3, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(Arot, F, Asib + SIG) },
+		{ .nrails = 3, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(R, Bf + SIG) },
+		{ .nrails = 3, .max = 2, .start_bonded = true, .slots = 4, ALPHABET(A, C + SIG, RBf, Rsib, T, F), .undos = 1 },
+		{ .nrails = 3, .max = 3, .start_bonded = true, .slots = 4, ALPHABET(A, C, Rsib, RBf + SIG, T, S + SIG, Bf, R + SIG) },
+	};
+
+	run_all("3 rails", list, sizeof(list) / sizeof(*list), _i);
+}
+END_TEST
+
+/* ---- traces that must come out in one way ---- */
+
+static struct world w;
+
+static void begin(enum dp_ordering mode, bool bonded)
+{
+	make_kinds(2);
+	depth = 0;
+	world_init(&w, kinds, 2, mode, 16);
+	if (bonded)
+		world_bond(&w);
+}
+
+static struct dp_op *post(int k)
+{
+	world_add(&w, (unsigned)k);
+	world_drive(&w);
+	world_compare(&w);
+	return dp_order_op(&w.o, w.o.next - 1);
+}
+
+static void ack(uint32_t rail)
+{
+	while (world_place(&w, rail))
+		;
+	while (world_ack(&w, rail, 1))
+		;
+	world_drive(&w);
+	world_compare(&w);
+}
+
+static int deliver_all(void)
+{
+	int n = 0;
+
+	while (world_deliver(&w))
+		n++;
+	return n;
+}
+
+/* data, unsignalled flag, signalled data: nothing would tell of the flag, so the data follows it on rail 0 */
+START_TEST(test_trace_unsignalled_flag)
+{
+	struct dp_op *op;
+
+	begin(DP_ORDER_STRICT, true);
+	ck_assert(!post(A)->whole);
+	post(F);
+	ck_assert_uint_eq(w.o.post0, 1); /* the flag waits for the data */
+	op = post(A + SIG);
+	ck_assert(op->whole && op->behind);
+	ck_assert_uint_eq(w.o.post0, 1);
+	ack(1);
+	ck_assert_uint_eq(w.o.post0, 3);
+	ack(0);
+	ck_assert_int_eq(deliver_all(), 1);
+	ck_assert_uint_eq(w.o.tail, 3);
+	world_quiescent(&w);
+	world_fini(&w);
+}
+END_TEST
+
+/* data, signalled flag, data: the sibling's part waits for the flag's completion, then goes */
+START_TEST(test_trace_signalled_flag)
+{
+	begin(DP_ORDER_STRICT, true);
+	post(A);
+	post(F + SIG);
+	ck_assert(!post(B + SIG)->whole);
+	ack(1);
+	ck_assert_uint_eq(w.o.post0, 3); /* rail 0's part of the data follows the flag there */
+	ck_assert(!dp_order_may_posts(&w.o));
+	ck_assert_uint_eq(w.o.posts, 2);
+	ack(0); /* both completions */
+	ck_assert_int_eq(deliver_all(), 1);
+	ck_assert_uint_eq(w.o.posts, 3);
+	ck_assert_uint_eq(dp_order_held(&w.o), 2);
+	ack(1);
+	ck_assert_int_eq(deliver_all(), 1);
+	world_quiescent(&w);
+	world_fini(&w);
+}
+END_TEST
+
+/* in mode signal the sibling's part goes at once, in mode relaxed the flag does not wait either */
+START_TEST(test_trace_weaker_modes)
+{
+	begin(DP_ORDER_SIGNAL, true);
+	post(A);
+	post(F);
+	ck_assert(!post(B + SIG)->whole);
+	ck_assert_uint_eq(w.o.posts, 3);
+	ck_assert_uint_eq(w.o.post0, 1);
+	world_fini(&w);
+	begin(DP_ORDER_RELAXED, true);
+	post(A);
+	post(F);
+	ck_assert(!post(B + SIG)->whole);
+	ck_assert_uint_eq(w.o.post0, 3);
+	post(T);
+	ck_assert_uint_eq(w.o.post0, 3);
+	post(Ff);
+	ack(1);
+	ck_assert_uint_eq(w.o.post0, 5);
+	world_fini(&w);
+	begin(DP_ORDER_RC, true);
+	ck_assert(!post(A)->whole); /* nothing before it */
+	ck_assert(post(B)->whole);  /* nothing tells of A's part on rail 0 */
+	ck_assert_uint_eq(w.o.post0, 1);
+	world_fini(&w);
+}
+END_TEST
+
+/* equal ranges cut at equal places never wait, crosswise overlaps do */
+START_TEST(test_trace_overlap)
+{
+	begin(DP_ORDER_STRICT, true);
+	for (int i = 0; i < 8; i++)
+		ck_assert(!post(A)->whole);
+	ck_assert_uint_eq(w.o.post0, 8);
+	ck_assert_uint_eq(w.o.posts, 8);
+	ck_assert(post(Arot)->behind); /* its half on rail 1 meets A's on rail 0, of which nobody tells */
+	world_fini(&w);
+	begin(DP_ORDER_STRICT, true);
+	post(A);
+	ck_assert(!post(C)->whole); /* only its half on rail 0 meets A's, on rail 1 */
+	ck_assert_uint_eq(w.o.post0, 1);
+	ck_assert_uint_eq(w.o.posts, 2);
+	world_fini(&w);
+}
+END_TEST
+
+/* data, fenced data */
+START_TEST(test_trace_fence)
+{
+	begin(DP_ORDER_SIGNAL, true);
+	post(R + SIG);
+	ck_assert(!post(Bf)->whole);
+	ck_assert_uint_eq(w.o.post0, 1);
+	ck_assert_uint_eq(w.o.posts, 1);
+	ack(1);
+	ck_assert_uint_eq(w.o.post0, 2);
+	ck_assert_uint_eq(w.o.posts, 1);
+	ack(0);
+	ck_assert_uint_eq(w.o.posts, 2);
+	world_fini(&w);
+	begin(DP_ORDER_SIGNAL, true);
+	post(T);
+	ck_assert(post(Bf)->behind);
+	world_fini(&w);
+}
+END_TEST
+
+/* what was outstanding when bonding counts as one signal; once it is acknowledged, data is cut again */
+START_TEST(test_trace_bond)
+{
+	begin(DP_ORDER_STRICT, false);
+	ck_assert(post(A + SIG)->whole);
+	ck_assert(post(A)->whole);
+	world_bond(&w);
+	ck_assert(post(B)->behind); /* nothing tells of the second */
+	post(F + SIG);
+	ck_assert(!post(A + SIG)->whole);
+	ck_assert_uint_eq(w.o.post0, 5);
+	ck_assert(!dp_order_may_posts(&w.o));
+	ack(0);
+	ck_assert_uint_eq(w.o.posts, 5);
+	world_unbond(&w);
+	ck_assert(post(C + SIG)->whole);
+	ck_assert_uint_eq(w.o.post0, 5); /* meets the fragment that is still out */
+	ack(1);
+	ck_assert_uint_eq(w.o.post0, 6);
+	ack(0);
+	ck_assert_int_eq(deliver_all(), 4);
+	world_quiescent(&w);
+	ck_assert_uint_eq(w.o.tail, w.o.next);
+	world_reset(&w);
+	ck_assert(post(A)->whole); /* a reset QP is not bonded */
+	world_fini(&w);
+}
+END_TEST
+
+/* a completion that nobody expects must not shift the matching of those that come later */
+START_TEST(test_trace_unexpected_completion)
+{
+	struct dp_op_desc d = { .flags = DP_OP_PLAIN };
+
+	begin(DP_ORDER_STRICT, true);
+	ck_assert(dp_order_match(&w.o) == UINT64_MAX);
+	dp_order_add(&w.o, &d);
+	dp_order_posted0(&w.o);
+	ck_assert(dp_order_match(&w.o) == UINT64_MAX);
+	ck_assert(dp_order_held(&w.o) == UINT64_MAX);
+	d.flags |= DP_OP_SIGNALED;
+	dp_order_add(&w.o, &d);
+	ck_assert(dp_order_match(&w.o) == UINT64_MAX); /* not posted yet */
+	dp_order_posted0(&w.o);
+	ck_assert_uint_eq(dp_order_match(&w.o), 1);
+	ck_assert(dp_order_match(&w.o) == UINT64_MAX);
+	ck_assert_uint_eq(dp_order_deliverable(&w.o), 1);
+	world_fini(&w);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("order");
+	TCase *traces = tcase_create("traces"), *all = tcase_create("interleavings");
+	SRunner *sr;
+	int failed;
+
+	ref_fail = print_trace_and_fail;
+	ref_world_only = getenv("ORDER_WORLD_ONLY") != NULL;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	tcase_add_test(traces, test_trace_unsignalled_flag);
+	tcase_add_test(traces, test_trace_signalled_flag);
+	tcase_add_test(traces, test_trace_weaker_modes);
+	tcase_add_test(traces, test_trace_overlap);
+	tcase_add_test(traces, test_trace_fence);
+	tcase_add_test(traces, test_trace_bond);
+	tcase_add_test(traces, test_trace_unexpected_completion);
+	suite_add_tcase(s, traces);
+	tcase_set_timeout(all, 120);
+	tcase_add_loop_test(all, test_every_kind, 0, NMODES);
+	tcase_add_loop_test(all, test_three, 0, NMODES);
+	tcase_add_loop_test(all, test_six, 0, NMODES);
+	tcase_add_loop_test(all, test_four_wider, 0, NMODES);
+	tcase_add_loop_test(all, test_bonding, 0, NMODES);
+	tcase_add_loop_test(all, test_reset_undo_grow, 0, NMODES);
+	tcase_add_loop_test(all, test_three_rails, 0, NMODES);
+	suite_add_tcase(s, all);
+	sr = srunner_create(s);
+	srunner_run_all(sr, CK_NORMAL);
+	failed = srunner_ntests_failed(sr);
+	srunner_free(sr);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

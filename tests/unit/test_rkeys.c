@@ -1,0 +1,835 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* Remote keys: pulls, invalidation, leases, and that no key comes back before its past holders are done. */
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "keys_fake.h"
+#include "peer/wire.h"
+
+#define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+#define MS 1000000u
+
+/* ck_assert() is not for several threads */
+#define must(cond)                                                                                                    \
+	do {                                                                                                          \
+		if (!(cond)) {                                                                                        \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond);                                    \
+			abort();                                                                                      \
+		}                                                                                                     \
+	} while (0)
+
+static char mem[1 << 16];
+static struct ibv_pd *pd;
+static struct dp_rpd *rpd;
+
+static void setup(void)
+{
+	fake_reset();
+	pd = dp_alloc_pd(fake_ctx.ctx);
+	rpd = dp_rpd_get(&fake_owner, dp_pd_find(pd)->id);
+	ck_assert_ptr_nonnull(rpd);
+	for (int i = 0; i < 2; i++)
+		fake_qp[i].rpd = rpd;
+}
+
+static void end_both(void)
+{
+	fake_run();
+	dp_rkeys_gone(&fake_owner);
+	atomic_store(&fake_holder.granted, 0);
+	dp_rkeys_gone(&fake_holder);
+}
+
+static void teardown(void)
+{
+	fake_control_stop();
+	end_both();
+	dp_rpd_put(rpd);
+	ck_assert_int_eq(dp_dealloc_pd(pd), 0);
+	for (int i = 0; i < FAKE_DEVS; i++)
+		ck_assert_int_eq(fake_dev[i].nmr, 0);
+}
+
+static const uint32_t *look(uint32_t rkey, enum dp_fallback *why)
+{
+	const uint32_t *keys;
+	uint32_t n = 0;
+
+	dp_take(&fake_qp[0].lock);
+	keys = dp_rkey_get(rpd, rkey, &n, why);
+	dp_drop(&fake_qp[0].lock);
+	if (keys)
+		ck_assert_uint_eq(n, FAKE_DEVS - 1);
+	return keys;
+}
+
+static const uint32_t *learn(uint32_t rkey)
+{
+	enum dp_fallback why = DP_FB_COUNT;
+
+	ck_assert_ptr_null(look(rkey, &why));
+	ck_assert_int_eq(why, DP_FB_RKEY_PENDING);
+	fake_run();
+	return look(rkey, &why);
+}
+
+static void wait_ns(uint64_t ns)
+{
+	struct timespec t = { .tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u) };
+
+	nanosleep(&t, NULL);
+}
+
+START_TEST(test_pull)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	enum dp_fallback why = DP_FB_COUNT;
+	uint32_t rkey = mr->rkey;
+	const uint32_t *keys;
+
+	/* however often it is asked for, one pull */
+	for (int i = 0; i < 3; i++) {
+		ck_assert_ptr_null(look(mr->rkey, &why));
+		ck_assert_int_eq(why, DP_FB_RKEY_PENDING);
+	}
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_PULL), 1);
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_ARE), 1);
+	keys = look(mr->rkey, &why);
+	ck_assert_ptr_nonnull(keys);
+	ck_assert_ptr_eq(fake_how(1, keys[0]).addr, mem);
+	ck_assert_ptr_eq(fake_how(2, keys[1]).addr, mem);
+
+	/* without a lease nothing may be used, known or not, and nothing is asked */
+	atomic_store(&fake_owner.lease, false);
+	ck_assert_ptr_null(look(mr->rkey, &why));
+	ck_assert_int_eq(why, DP_FB_LEASE_EXPIRED);
+	ck_assert_ptr_null(look(4711, &why));
+	ck_assert_int_eq(why, DP_FB_LEASE_EXPIRED);
+	atomic_store(&fake_owner.lease, true);
+	ck_assert_ptr_eq(look(mr->rkey, &why), keys);
+
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_INVAL), 1);
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 1);
+	ck_assert_ptr_null(look(rkey, &why));
+	ck_assert_int_eq(why, DP_FB_RKEY_PENDING);
+}
+END_TEST
+
+START_TEST(test_none)
+{
+	enum dp_fallback why = DP_FB_COUNT;
+	struct ibv_mr *mr;
+
+	ck_assert_ptr_null(learn(10000));
+	ck_assert_ptr_null(look(10000, &why));
+	ck_assert_int_eq(why, DP_FB_RKEY_NONE);
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	ck_assert_uint_eq(mr->rkey, 10000);
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_PULL), 1);
+	wait_ns(120 * MS);
+	ck_assert_ptr_nonnull(learn(10000));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+START_TEST(test_none_for_rail0_only)
+{
+	struct ibv_mr *mr;
+
+	fake_dev[1].fail_mr = EOPNOTSUPP;
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	ck_assert_ptr_null(learn(mr->rkey));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_INVAL), 0);
+}
+END_TEST
+
+START_TEST(test_call_fails)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	enum dp_fallback why = DP_FB_COUNT;
+
+	fake_call_err = -ENOMEM;
+	ck_assert_ptr_null(look(mr->rkey, &why));
+	ck_assert_ptr_null(look(mr->rkey, &why));
+	ck_assert_int_eq(why, DP_FB_RKEY_NONE);
+	fake_call_err = 0;
+	wait_ns(120 * MS);
+	ck_assert_ptr_nonnull(learn(mr->rkey));
+
+	/* the news of the end is not lost, either */
+	fake_call_err = -ENOMEM;
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	fake_call_err = 0;
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_INVAL), 0);
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	ck_assert_ptr_nonnull(learn(mr->rkey));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 1); /* both in one */
+	ck_assert(!dp_key_blocked(dp_key_dev("fake0"), 10000));
+}
+END_TEST
+
+/* Neither rail 0's key nor a twin's is handed out while the holder has not answered. */
+START_TEST(test_reuse)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS), *again;
+	uint32_t rkey = mr->rkey, keys[2], now[2];
+
+	memcpy(keys, learn(rkey), sizeof(keys));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	for (int i = 0; i < 3; i++)
+		ck_assert_int_eq(fake_dev[i].nmr, 0);
+
+	again = dp_reg_mr(pd, mem, 100, ACCESS);
+	ck_assert_uint_ne(again->rkey, rkey);
+	memcpy(now, dp_mr_lkeys(&fake_ctx, again->lkey), sizeof(now));
+	for (int i = 0; i < 2; i++)
+		ck_assert_uint_ne(now[i], keys[i]);
+	for (int i = 0; i < 3; i++)
+		ck_assert_int_eq(fake_dev[i].nmr, 1); /* what was rejected is gone */
+	fake_run(); /* invalidated and acknowledged */
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	ck_assert_uint_eq(mr->rkey, rkey);
+	ck_assert_int_eq(memcmp(dp_mr_lkeys(&fake_ctx, mr->lkey), keys, sizeof(keys)), 0);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert_int_eq(dp_dereg_mr(again), 0);
+}
+END_TEST
+
+/* Keys that no peer was told are used again at once. */
+START_TEST(test_reuse_without_holder)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	uint32_t rkey = mr->rkey;
+
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	ck_assert_uint_eq(mr->rkey, rkey);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+/* The holder is silent: its lease decides, as granted when the invalidation was sent. */
+START_TEST(test_lease)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	uint64_t until = dp_now_ns() + 150 * MS;
+	uint32_t rkey = mr->rkey;
+
+	ck_assert_ptr_nonnull(learn(rkey));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	fake_holder.broken = true;
+	atomic_store(&fake_holder.granted, until);
+	fake_run();
+	atomic_store(&fake_holder.granted, UINT64_MAX);
+	ck_assert(dp_key_blocked(dp_key_dev("fake0"), rkey));
+	wait_ns(160 * MS);
+	ck_assert(!dp_key_blocked(dp_key_dev("fake0"), rkey));
+}
+END_TEST
+
+/* One that is out of reach may write until its lease ends, even if the MR goes only after it was given up. */
+START_TEST(test_gone_holder)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS), *late = dp_reg_mr(pd, mem, 100, ACCESS);
+	uint32_t rkey = mr->rkey, late_rkey = late->rkey, dev = dp_key_dev("fake0");
+
+	ck_assert_ptr_nonnull(learn(rkey));
+	ck_assert_ptr_nonnull(learn(late_rkey));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	atomic_store(&fake_holder.granted, dp_now_ns() + 150 * MS);
+	dp_rkeys_gone(&fake_holder);
+	ck_assert_int_eq(dp_dereg_mr(late), 0);
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_INVAL), 0);
+	ck_assert(dp_key_blocked(dev, rkey));
+	ck_assert(dp_key_blocked(dev, late_rkey));
+	wait_ns(160 * MS);
+	ck_assert(!dp_key_blocked(dev, rkey));
+	ck_assert(!dp_key_blocked(dev, late_rkey));
+}
+END_TEST
+
+START_TEST(test_gone_owner)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	enum dp_fallback why = DP_FB_COUNT;
+
+	ck_assert_ptr_nonnull(learn(mr->rkey));
+	dp_rkeys_gone(&fake_owner);
+	ck_assert_ptr_null(look(mr->rkey, &why));
+	ck_assert_int_eq(why, DP_FB_PEER_GONE);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	fake_run(); /* the holder knows nothing of it any more: acknowledged */
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 1);
+}
+END_TEST
+
+/* No other key is to be had: the call waits, for the lease at most. */
+START_TEST(test_key_space_full)
+{
+	struct ibv_mr *mr;
+	uint64_t start, took;
+
+	fake_dev[0].nkeys = fake_dev[1].nkeys = fake_dev[2].nkeys = 1;
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	ck_assert_ptr_nonnull(learn(mr->rkey));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	fake_holder.broken = true;
+	atomic_store(&fake_holder.granted, dp_now_ns() + 100 * MS);
+	fake_run();
+	start = dp_now_ns();
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	took = dp_now_ns() - start;
+	ck_assert_ptr_nonnull(mr);
+	ck_assert_uint_eq(mr->rkey, 10000);
+	ck_assert_uint_ge(took, 60 * MS);
+	ck_assert_uint_le(took, 250 * MS);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+/* And if nothing can be learnt, as the control thread does not run, it ends, too. */
+START_TEST(test_wait_is_bounded)
+{
+	struct ibv_mr *mr;
+	uint64_t start;
+
+	fake_dev[0].nkeys = fake_dev[1].nkeys = fake_dev[2].nkeys = 1;
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	ck_assert_ptr_nonnull(learn(mr->rkey));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	start = dp_now_ns();
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	ck_assert_ptr_nonnull(mr);
+	ck_assert_uint_ge(dp_now_ns() - start, dp_cfg.lease_ns);
+	ck_assert_uint_le(dp_now_ns() - start, 5 * dp_cfg.lease_ns);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+START_TEST(test_dereg_busy)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	enum dp_fallback why;
+	uint32_t rkey = mr->rkey;
+
+	ck_assert_ptr_nonnull(learn(rkey));
+	fake_dev[0].busy = EBUSY;
+	ck_assert_int_eq(dp_dereg_mr(mr), EBUSY);
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_INVAL), 0);
+	ck_assert_ptr_nonnull(look(rkey, &why));
+	ck_assert(!dp_key_blocked(dp_key_dev("fake0"), rkey));
+	fake_dev[0].busy = 0;
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert(dp_key_blocked(dp_key_dev("fake0"), rkey)); /* the holder was not forgotten */
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_INVAL), 1);
+	ck_assert(!dp_key_blocked(dp_key_dev("fake0"), rkey));
+}
+END_TEST
+
+/* The rkey stays over a rereg; the holder must not go on with the old twins' keys. */
+START_TEST(test_rereg)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	const uint32_t *keys;
+	enum dp_fallback why;
+	uint64_t start;
+
+	ck_assert_ptr_nonnull(learn(mr->rkey));
+	fake_control_start(3000);
+	ck_assert_int_eq(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, mem + 512, 100, 0), 0);
+	fake_control_stop();
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 1);
+	keys = learn(mr->rkey);
+	ck_assert_ptr_nonnull(keys);
+	ck_assert_ptr_eq(fake_how(1, keys[0]).addr, mem + 512);
+
+	/* a failed one: as before */
+	fake_control_start(0);
+	fake_rereg_ret = IBV_REREG_MR_ERR_CMD;
+	fake_rereg_errno = EOPNOTSUPP;
+	ck_assert_int_eq(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_CMD);
+	fake_control_stop();
+	keys = learn(mr->rkey);
+	ck_assert_ptr_nonnull(keys);
+	ck_assert_ptr_eq(fake_how(1, keys[0]).addr, mem + 512);
+
+	/* a silent holder */
+	fake_rereg_ret = 0;
+	atomic_store(&fake_holder.granted, dp_now_ns() + 100 * MS);
+	fake_holder.broken = true;
+	fake_control_start(0);
+	start = dp_now_ns();
+	ck_assert_int_eq(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, mem, 100, 0), 0);
+	ck_assert_uint_ge(dp_now_ns() - start, 60 * MS);
+	ck_assert_uint_le(dp_now_ns() - start, 300 * MS);
+	fake_control_stop();
+	(void)look(mr->rkey, &why);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+static void *run_control(void *arg)
+{
+	(void)arg;
+	fake_run();
+	return NULL;
+}
+
+/* A poster that holds the lock of its QP can finish with the key: there is no acknowledgement before. */
+START_TEST(test_barrier)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	enum dp_fallback why;
+	const uint32_t *keys;
+	pthread_t t;
+	uint32_t n;
+
+	ck_assert_ptr_nonnull(learn(mr->rkey));
+	dp_take(&fake_qp[1].lock);
+	keys = dp_rkey_get(rpd, mr->rkey, &n, &why);
+	ck_assert_ptr_nonnull(keys);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	pthread_create(&t, NULL, run_control, NULL);
+	for (int i = 0; i < 1000 && !fake_sent(&fake_holder, DP_MSG_KEYS_INVAL); i++)
+		wait_ns(10 * MS);
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_INVAL), 1);
+	wait_ns(50 * MS);
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 0);
+	ck_assert_uint_eq(keys[0], 20000);
+	dp_drop(&fake_qp[1].lock);
+	pthread_join(t, NULL);
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 1);
+}
+END_TEST
+
+/* Twins taken from an MR that the program goes on using: fragments in flight at the peer finish first. */
+START_TEST(test_give_back)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 1000, ACCESS), *next;
+	static struct dp_rail rails[3];
+	static struct dp_ctx elsewhere;
+	enum dp_fallback why;
+	struct dp_qp *q = &fake_qp[0];
+	uint64_t start;
+
+	ck_assert_ptr_nonnull(learn(mr->rkey));
+	q->c = &elsewhere; /* the holder's, not the owner's */
+	q->rail = rails;
+	atomic_store(&q->state, DP_QP_BONDED);
+	q->order.nrails = 3;
+	q->order.planned[2] = 9;
+	q->order.done[2] = 8;
+	fake_memlock = 3500;
+	fake_control_start(0);
+	start = dp_now_ns();
+	ck_assert_ptr_null(dp_reg_mr(pd, mem, 1000, ACCESS));
+	ck_assert_uint_ge(dp_now_ns() - start, dp_cfg.lease_ns);
+	ck_assert_ptr_nonnull(dp_mr_lkeys(&fake_ctx, mr->lkey));
+	fake_control_stop();
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 0);
+
+	ck_assert_ptr_nonnull(learn(mr->rkey));
+	dp_take(&q->lock);
+	q->order.done[2] = 9;
+	dp_drop(&q->lock);
+	fake_control_start(0);
+	next = dp_reg_mr(pd, mem, 1000, ACCESS);
+	ck_assert_ptr_nonnull(next);
+	fake_control_stop();
+	ck_assert_uint_ge(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 1);
+	ck_assert_ptr_null(dp_mr_lkeys(&fake_ctx, mr->lkey));
+	ck_assert_ptr_null(learn(mr->rkey));
+	(void)look(mr->rkey, &why);
+	ck_assert_int_eq(why, DP_FB_RKEY_NONE);
+	ck_assert_int_eq(dp_dereg_mr(next), 0);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+/* Unknown PD ids get the same answer as unknown keys. */
+START_TEST(test_unknown_pd)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	struct dp_rpd *other = dp_rpd_get(&fake_owner, dp_pd_find(pd)->id + 1), *mine = rpd;
+
+	rpd = other;
+	ck_assert_ptr_null(learn(mr->rkey));
+	rpd = mine;
+	dp_rpd_put(other);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+START_TEST(test_self)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	uint32_t rkey = mr->rkey;
+
+	/* one peer in both roles, no lease */
+	dp_rpd_put(rpd);
+	fake_holder.self = true;
+	fake_holder.other = &fake_holder;
+	rpd = dp_rpd_get(&fake_holder, dp_pd_find(pd)->id);
+	ck_assert_ptr_nonnull(learn(rkey));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert(dp_key_blocked(dp_key_dev("fake0"), rkey));
+	fake_run();
+	ck_assert(!dp_key_blocked(dp_key_dev("fake0"), rkey));
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_ACK), 1);
+
+	/* the peer layer ends with the last QP: whoever could hold keys is gone, too */
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	rkey = mr->rkey;
+	ck_assert_ptr_nonnull(learn(rkey));
+	dp_rpd_put(rpd);
+	fake_call_err = -ESRCH;
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert(!dp_key_blocked(dp_key_dev("fake0"), rkey));
+	fake_call_err = 0;
+	rpd = dp_rpd_get(&fake_holder, dp_pd_find(pd)->id);
+}
+END_TEST
+
+/* The child can free what it inherited, whatever other threads of its parent were at. */
+START_TEST(test_fork)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	struct dp_pd *p __attribute__((unused)) = dp_pd_find(pd);
+	enum dp_fallback why;
+	int status;
+	pid_t pid;
+
+	ck_assert_ptr_nonnull(learn(mr->rkey));
+#ifndef __SANITIZE_THREAD__ /* it takes a lock that is made anew in the child for one still held */
+	pthread_rwlock_wrlock(&dp_mr_life);
+	dp_take(&p->lock);
+#endif
+	pid = fork();
+	if (pid == 0) {
+		alarm(10);
+		dp_keys_after_fork();
+		fake_call_err = -ESRCH;
+		if (look(mr->rkey, &why) || why != DP_FB_PEER_GONE)
+			_exit(1);
+		if (dp_dereg_mr(mr) || dp_key_blocked(dp_key_dev("fake0"), 10000))
+			_exit(2);
+		mr = dp_reg_mr(pd, mem, 100, ACCESS);
+		_exit(!mr || mr->rkey != 10000 || dp_dereg_mr(mr) || dp_dealloc_pd(pd) ? 3 : 0);
+	}
+#ifndef __SANITIZE_THREAD__
+	dp_drop(&p->lock);
+	pthread_rwlock_unlock(&dp_mr_life);
+#endif
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+START_TEST(test_many)
+{
+	static struct ibv_mr *mr[3000];
+	enum dp_fallback why;
+
+	for (int i = 0; i < 3000; i++) {
+		mr[i] = dp_reg_mr(pd, mem, (size_t)i + 1, ACCESS);
+		look(mr[i]->rkey, &why);
+		ck_assert_int_eq(why, DP_FB_RKEY_PENDING);
+	}
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_PULL), 3);
+	for (int i = 0; i < 3000; i++) {
+		const uint32_t *keys = look(mr[i]->rkey, &why);
+
+		ck_assert_ptr_nonnull(keys);
+		ck_assert_uint_eq(fake_how(2, keys[1]).length, (size_t)i + 1);
+	}
+	for (int i = 0; i < 3000; i++)
+		ck_assert_int_eq(dp_dereg_mr(mr[i]), 0);
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_INVAL), 3);
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 3);
+	for (int i = 0; i < 3000; i++)
+		ck_assert(!dp_key_blocked(dp_key_dev("fake1"), 20000 + (uint32_t)i));
+}
+END_TEST
+
+/* More pulls at once than are allowed: those beyond wait for their turn. */
+START_TEST(test_pull_bound)
+{
+	enum dp_fallback why;
+
+	for (uint32_t i = 0; i < 10000; i++) {
+		ck_assert_ptr_null(look(50000 + i, &why));
+		ck_assert_int_eq(why, DP_FB_RKEY_PENDING);
+	}
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_ARE), 4096);
+	ck_assert_ptr_null(look(59999, &why));
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_ARE), 4097);
+}
+END_TEST
+
+/* Nonsense of every length and type, and cut or altered real messages, harm nothing. */
+START_TEST(test_malformed)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	unsigned seed = 42;
+	uint8_t buf[256];
+	struct dp_wbuf b;
+	enum dp_fallback why;
+
+	fake_control_stop();
+	for (int i = 0; i < 200000; i++) {
+		size_t len = (size_t)(rand_r(&seed) % (int)sizeof(buf));
+
+		for (size_t k = 0; k < len; k++)
+			buf[k] = (uint8_t)rand_r(&seed);
+		b = (struct dp_wbuf){ .p = buf, .cap = sizeof(buf) };
+		switch (rand_r(&seed) % 4) { /* let some look real */
+		case 0:
+			dp_put32(&b, dp_pd_find(pd)->id);
+			dp_put16(&b, (uint16_t)(rand_r(&seed) % 8));
+			break;
+		case 1:
+			dp_put32(&b, dp_pd_find(pd)->id);
+			dp_put32(&b, mr->rkey);
+			dp_put8(&b, (uint8_t)(rand_r(&seed) % 40));
+			break;
+		case 2:
+			dp_put16(&b, (uint16_t)(rand_r(&seed) % 8));
+			dp_put32(&b, dp_pd_find(pd)->id);
+			dp_put32(&b, mr->rkey);
+			break;
+		}
+		dp_rkeys_message(rand_r(&seed) % 2 ? &fake_owner : &fake_holder,
+				 (uint16_t)(DP_MSG_KEYS + rand_r(&seed) % 6), buf, len);
+		if (i % 16 == 0) {
+			look(mr->rkey, &why);
+			fake_run();
+		}
+	}
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	fake_run();
+	/* whoever it was that said those things, the next MR works */
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	dp_rkeys_gone(&fake_owner);
+	dp_rpd_put(rpd);
+	rpd = dp_rpd_get(&fake_owner, dp_pd_find(pd)->id);
+	ck_assert_ptr_nonnull(learn(mr->rkey));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+/*
+ * A program registers, lets its peer use the MR, and drops it, over and over, on devices that reuse keys at
+ * once; the peer's poster must never get keys of another MR than the one it was told of.
+ */
+struct shared {
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	uint32_t rkey; /* 0: none */
+	void *addr;
+	bool end;
+	unsigned used;
+};
+
+static void *poster(void *arg)
+{
+	struct shared *s = arg;
+	struct dp_qp *q = &fake_qp[0];
+
+	for (;;) {
+		pthread_mutex_lock(&s->lock);
+		while (!s->rkey && !s->end)
+			pthread_cond_wait(&s->cond, &s->lock);
+		if (s->end) {
+			pthread_mutex_unlock(&s->lock);
+			return NULL;
+		}
+		for (int i = 0; i < 20; i++) {
+			enum dp_fallback why;
+			const uint32_t *keys;
+			uint32_t n;
+
+			dp_take(&q->lock);
+			keys = dp_rkey_get(rpd, s->rkey, &n, &why);
+			if (keys) {
+				must(n == 2);
+				must(fake_how(1, keys[0]).addr == s->addr);
+				must(fake_how(2, keys[1]).addr == s->addr);
+				s->used++;
+			}
+			dp_drop(&q->lock);
+			wait_ns(keys ? 0 : 20000);
+		}
+		s->rkey = 0;
+		pthread_cond_broadcast(&s->cond);
+		pthread_mutex_unlock(&s->lock);
+	}
+}
+
+static void *stranger(void *arg)
+{
+	struct shared *s = arg;
+	struct ibv_mr *mr[8] = { 0 };
+	bool end = false;
+
+	for (unsigned i = 0; !end; i++) {
+		struct ibv_mr **m = &mr[i % 8];
+
+		if (*m)
+			must(dp_dereg_mr(*m) == 0);
+		*m = dp_reg_mr(pd, mem, 100, ACCESS);
+		must(*m);
+		pthread_mutex_lock(&s->lock);
+		end = s->end;
+		pthread_mutex_unlock(&s->lock);
+	}
+	for (int i = 0; i < 8; i++)
+		if (mr[i])
+			must(dp_dereg_mr(mr[i]) == 0);
+	return NULL;
+}
+
+START_TEST(test_churn)
+{
+	struct shared s = { .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER };
+	pthread_t t[2];
+
+	fake_control_start(300);
+	pthread_create(&t[0], NULL, poster, &s);
+	pthread_create(&t[1], NULL, stranger, &s);
+	for (int i = 0; i < 400; i++) {
+		char *addr = mem + 1 + i;
+		struct ibv_mr *mr = dp_reg_mr(pd, addr, 100, ACCESS);
+
+		must(mr);
+		pthread_mutex_lock(&s.lock);
+		s.addr = addr;
+		s.rkey = mr->rkey;
+		pthread_cond_broadcast(&s.cond);
+		while (s.rkey)
+			pthread_cond_wait(&s.cond, &s.lock);
+		pthread_mutex_unlock(&s.lock);
+		if (i % 5 == 0)
+			must(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ACCESS) == 0);
+		must(dp_dereg_mr(mr) == 0);
+	}
+	pthread_mutex_lock(&s.lock);
+	s.end = true;
+	pthread_cond_broadcast(&s.cond);
+	pthread_mutex_unlock(&s.lock);
+	for (int i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	fake_control_stop();
+	ck_assert_uint_gt(s.used, 0);
+	ck_assert_uint_gt(fake_sent(&fake_holder, DP_MSG_KEYS_INVAL), 0);
+}
+END_TEST
+
+/* Pulls for keys of MRs that go at the same time: whoever was told is recorded, and the key comes free. */
+static void *puller(void *arg)
+{
+	struct shared *s = arg;
+	bool end = false;
+
+	for (uint32_t i = 0; !end; i++) {
+		enum dp_fallback why;
+		uint32_t n;
+
+		dp_take(&fake_qp[1].lock);
+		dp_rkey_get(rpd, 10000 + i % 4, &n, &why);
+		dp_drop(&fake_qp[1].lock);
+		wait_ns(1000);
+		pthread_mutex_lock(&s->lock);
+		end = s->end;
+		pthread_mutex_unlock(&s->lock);
+	}
+	return NULL;
+}
+
+START_TEST(test_pull_races_dereg)
+{
+	struct shared s = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	pthread_t t;
+
+	fake_control_start(0);
+	pthread_create(&t, NULL, puller, &s);
+	for (int i = 0; i < 3000; i++) {
+		struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+
+		must(mr);
+		if (i % 3 == 0)
+			wait_ns(100000);
+		must(dp_dereg_mr(mr) == 0);
+	}
+	pthread_mutex_lock(&s.lock);
+	s.end = true;
+	pthread_mutex_unlock(&s.lock);
+	pthread_join(t, NULL);
+	fake_control_stop();
+	fake_run();
+	for (uint32_t i = 0; i < FAKE_KEYS; i++)
+		ck_assert(!dp_key_blocked(dp_key_dev("fake0"), 10000 + i));
+	ck_assert_uint_gt(fake_sent(&fake_holder, DP_MSG_KEYS_INVAL), 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("rkeys");
+	TCase *tc = tcase_create("rkeys");
+	SRunner *r;
+	int bad;
+
+	tcase_add_checked_fixture(tc, setup, teardown);
+	tcase_set_timeout(tc, 120);
+	tcase_add_test(tc, test_pull);
+	tcase_add_test(tc, test_none);
+	tcase_add_test(tc, test_none_for_rail0_only);
+	tcase_add_test(tc, test_call_fails);
+	tcase_add_test(tc, test_reuse);
+	tcase_add_test(tc, test_reuse_without_holder);
+	tcase_add_test(tc, test_lease);
+	tcase_add_test(tc, test_gone_holder);
+	tcase_add_test(tc, test_gone_owner);
+	tcase_add_test(tc, test_key_space_full);
+	tcase_add_test(tc, test_wait_is_bounded);
+	tcase_add_test(tc, test_dereg_busy);
+	tcase_add_test(tc, test_rereg);
+	tcase_add_test(tc, test_barrier);
+	tcase_add_test(tc, test_give_back);
+	tcase_add_test(tc, test_unknown_pd);
+	tcase_add_test(tc, test_self);
+	tcase_add_test(tc, test_fork);
+	tcase_add_test(tc, test_many);
+	tcase_add_test(tc, test_pull_bound);
+	tcase_add_test(tc, test_malformed);
+	tcase_add_test(tc, test_churn);
+	tcase_add_test(tc, test_pull_races_dereg);
+	suite_add_tcase(s, tc);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_ENV);
+	bad = srunner_ntests_failed(r);
+	srunner_free(r);
+	return bad ? EXIT_FAILURE : EXIT_SUCCESS;
+}
