@@ -69,9 +69,16 @@ static void put_range(FILE *f, const struct dp_setting *s)
 static void put_type(FILE *f, const struct dp_setting *s)
 {
 	static const char *const names[] = {
-		[DP_T_BOOL] = "boolean",   [DP_T_SIZE] = "size",	 [DP_T_TIME] = "time",	 [DP_T_INT] = "number",
-		[DP_T_CHOICE] = "one of ", [DP_T_TEXT] = "string",	 [DP_T_WEIGHTS] = "equal, rate or a list of numbers",
-		[DP_T_PORTS] = "groups",   [DP_T_GPU] = "GPU or none", [DP_T_FILE] = "file name",
+		[DP_T_BOOL] = "boolean",
+		[DP_T_SIZE] = "size",
+		[DP_T_TIME] = "time",
+		[DP_T_INT] = "number",
+		[DP_T_CHOICE] = "one of ",
+		[DP_T_TEXT] = "string",
+		[DP_T_WEIGHTS] = "equal, rate or a list of numbers",
+		[DP_T_PORTS] = "groups",
+		[DP_T_GPU] = "GPU or none",
+		[DP_T_FILE] = "file name",
 	};
 
 	put_text(f, names[s->type]);

@@ -49,6 +49,7 @@ void dp_bond_give_up(struct dp_bond *b, enum dp_fallback reason)
 	dp_bond_stop_seeking(b);
 	dp_timer_disarm(&b->timer);
 	b->state = NO;
+	b->refuse = true;
 	dp_qp_untrack(b->q, reason);
 	for (uint32_t r = 1; r < b->q->nrails; r++)
 		if (b->q->rail[r].twin)
@@ -177,7 +178,6 @@ static void on_ask(struct dp_bond *b, const struct dp_bond_msg *m)
 	if (b->state != SEEKING)
 		return;
 	b->peer_incarnation = m->src_incarnation;
-	dp_bond_stop_seeking(b);
 	if (leads(b)) {
 		offer(b);
 	} else if (!m->reply) {
@@ -203,7 +203,6 @@ static void on_offer(struct dp_bond *b, const struct dp_bond_msg *m)
 {
 	if (b->state != SEEKING)
 		return;
-	dp_bond_stop_seeking(b);
 	b->peer_incarnation = m->src_incarnation;
 	if (!dp_bond_make_twins(b, m->nrails)) {
 		refuse(b, "no twin could be made");
@@ -243,12 +242,16 @@ static void lose_peer(struct dp_bond *b, enum dp_fallback reason)
 	b->peer = NULL;
 	if (b->state == NO)
 		return;
+	if (b->state == RESPONDER) {
+		b->state = NO;
+		return;
+	}
 	if (b->state != UP) {
 		dp_bond_give_up(b, reason);
+		b->refuse = false;
 		return;
 	}
 	b->state = NO;
-	dp_fallback(reason);
 	dp_take(&q->scq->lock);
 	dp_take(&q->lock);
 	dp_order_unbond(&q->order);
@@ -304,18 +307,22 @@ static void dispatch(struct dp_peer *peer, enum dp_bond_type type, const struct 
 							      "qp left its connection");
 		return;
 	}
-	if (!named(b, m)) {
-		if (type == DP_BOND_ASK)
-			answer_no(peer, m, "qp is connected to another one");
+	/*
+	 * An ask from somebody else, or after a bond that ended: this QP is about to be reset and connected anew, and
+	 * will ask by itself then. The asker waits for that as long as for any answer.
+	 */
+	if (!named(b, m))
 		return;
-	}
 	if (b->state == NO) {
-		if (type == DP_BOND_ASK || type == DP_BOND_OFFER)
+		if (b->refuse && (type == DP_BOND_ASK || type == DP_BOND_OFFER))
 			answer_no(peer, m, "one port for good");
 		return;
 	}
-	if (type == DP_BOND_ASK && b->state == SEEKING)
+	if ((type == DP_BOND_ASK || type == DP_BOND_OFFER) && b->state == SEEKING) {
 		b->peer = peer;
+		dp_bond_stop_seeking(b);
+		dp_timer_disarm(&b->timer);
+	}
 	/* only the process that we found, or that asked for us, may go on; and only for what it knows */
 	if (b->peer != peer || (type != DP_BOND_ASK && m->dst_incarnation != b->my_incarnation && m->dst_incarnation))
 		return;

@@ -3,6 +3,7 @@
 #include "bond_priv.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,6 +56,21 @@ void dp_bond_wait(struct dp_qp *q)
 
 /* ---- seeking ----------------------------------------------------------------------------------------------- */
 
+/* The owner of the peer's QP is known, but its program has not connected it to ours in all the time. */
+static void not_named(struct dp_timer *t)
+{
+	struct dp_bond *b = (struct dp_bond *)((char *)t - offsetof(struct dp_bond, timer));
+	struct dp_qp *q = b->q;
+
+	dp_take(&q->ctl);
+	if (!b->ended && b->state == SEEKING) {
+		dp_say_once(&b->peer_gid, "qp 0x%x: the peer's qp 0x%x was not connected to it; one port", b->my_qpn,
+			    b->peer_qpn);
+		dp_bond_give_up(b, DP_FB_PEER_REFUSED);
+	}
+	dp_drop(&q->ctl);
+}
+
 static void found(void *arg, struct dp_peer *peer, int status)
 {
 	struct dp_bond *b = arg;
@@ -79,6 +95,7 @@ static void found(void *arg, struct dp_peer *peer, int status)
 	}
 	b->peer = peer;
 	dp_bond_tell(b, DP_BOND_ASK);
+	dp_timer_arm(&b->timer, dp_cfg.peer_timeout_ns, not_named);
 out:
 	dp_drop(&q->ctl);
 }
@@ -285,35 +302,52 @@ void dp_bond_end(struct dp_qp *q)
 
 struct unwatch {
 	struct dp_ctx *c;
-	bool done;
+	bool done, left;
 };
 
 static void unwatch(void *arg)
 {
 	struct unwatch *u = arg;
 
-	for (uint32_t i = 0; i < u->c->nsib; i++)
+	pthread_mutex_lock(&wait_lock);
+	for (uint32_t i = 0; !u->left && i < u->c->nsib; i++)
 		if (u->c->sib[i].watched)
 			dp_peer_unwatch(u->c->sib[i].ctx->async_fd);
-	pthread_mutex_lock(&wait_lock);
 	u->done = true;
 	pthread_cond_broadcast(&wait_cond);
+	if (u->left)
+		free(u);
 	pthread_mutex_unlock(&wait_lock);
 }
 
-void dp_bond_unwatch(struct dp_ctx *c)
+bool dp_bond_unwatch(struct dp_ctx *c)
 {
-	struct unwatch u = { .c = c };
-	bool watched = false;
+	struct unwatch *u;
+	struct timespec end;
+	bool watched = false, done;
 
 	for (uint32_t i = 0; i < c->nsib; i++)
 		watched |= c->sib[i].watched;
+	if (!watched)
+		return true;
 	pthread_once(&wait_once, wait_init);
-	if (!watched || dp_peer_call(unwatch, &u))
-		return;
-	/* the control thread's steps are short: it never waits for the network */
+	u = calloc(1, sizeof(*u));
+	if (!u)
+		return false;
+	u->c = c;
+	if (dp_peer_call(unwatch, u)) {
+		free(u);
+		return true; /* no thread, so nobody watches */
+	}
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	end.tv_sec += 2;
 	pthread_mutex_lock(&wait_lock);
-	while (!u.done)
-		pthread_cond_wait(&wait_cond, &wait_lock);
+	while (!u->done && pthread_cond_timedwait(&wait_cond, &wait_lock, &end) != ETIMEDOUT)
+		;
+	done = u->done;
+	u->left = !done;
 	pthread_mutex_unlock(&wait_lock);
+	if (done)
+		free(u);
+	return done;
 }

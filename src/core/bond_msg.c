@@ -13,6 +13,7 @@ static void put_twin(struct dp_wbuf *b, const struct dp_twin_info *t)
 	dp_put32(b, t->qpn);
 	dp_put32(b, t->psn);
 	dp_put8(b, t->rd_atomic);
+	dp_put8(b, t->access);
 	dp_put8(b, t->sib_idx);
 	dp_put(b, t->text, sizeof(t->text));
 }
@@ -26,6 +27,7 @@ static void get_twin(struct dp_rbuf *b, struct dp_twin_info *t)
 	t->qpn = dp_get32(b);
 	t->psn = dp_get32(b);
 	t->rd_atomic = dp_get8(b);
+	t->access = dp_get8(b);
 	t->sib_idx = dp_get8(b);
 	dp_get(b, t->text, sizeof(t->text));
 	t->text[sizeof(t->text) - 1] = '\0';

@@ -14,12 +14,14 @@ enum bond_state {
 	CONNECTED,  /* twins can receive; waits for the program's RTS */
 	PROBING,
 	UP,
+	RESPONDER, /* nothing of ours can go to the twins (no remote access), but the peer's may */
 	NO,
 };
 
 struct dp_bond {
 	struct dp_qp *q; /* held */
 	enum bond_state state;
+	bool refuse; /* NO for our own reasons: answer asks with it */
 	bool ended; /* the program's side is over; the control thread frees it */
 	union ibv_gid my_gid, peer_gid;
 	uint32_t my_qpn, peer_qpn;

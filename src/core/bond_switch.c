@@ -157,7 +157,17 @@ out:
 void dp_bond_probe(struct dp_bond *b)
 {
 	struct dp_qp *q = b->q;
+	bool access = false;
 
+	for (uint32_t r = 1; r < q->nrails; r++)
+		access |= q->rail[r].twin &&
+			  (b->theirs[r].access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
+	if (!access) {
+		b->state = RESPONDER;
+		dp_qp_untrack(q, DP_FB_NO_REMOTE_ACCESS);
+		dp_bond_settled(q);
+		return;
+	}
 	b->state = PROBING;
 	b->probe_deadline = dp_now_ns() + PROBE_LIMIT_NS;
 	for (uint32_t r = 1; r < q->nrails; r++) {
@@ -167,7 +177,7 @@ void dp_bond_probe(struct dp_bond *b)
 			continue;
 		ret = dp_twin_rts(q, &q->rail[r], &b->mine[r], &b->theirs[r]);
 		if (!ret)
-			ret = dp_twin_probe(q, &q->rail[r]);
+			ret = dp_twin_probe(q, &q->rail[r], &b->theirs[r]);
 		if (ret) {
 			dp_warn("qp 0x%x: twin on %s: %s", q->qp_num, q->rail[r].sib->text, strerror(-ret));
 			q->rail[r].probe = DP_PROBE_FAILED;

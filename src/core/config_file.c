@@ -265,7 +265,8 @@ static int read_gpus(const struct reader *r, const config_setting_t *c)
 	int ret = 0;
 
 	if (!config_setting_is_list(c))
-		return fail(r, c, "gpus", "must be a list ( { gpu = 0; ports = [ ... ]; }, ... ), not %s", type_name(c));
+		return fail(r, c, "gpus", "must be a list ( { gpu = 0; ports = [ ... ]; }, ... ), not %s",
+			    type_name(c));
 	for (int i = 0; i < config_setting_length(c) && !ret; i++)
 		ret = read_group(r, config_setting_get_elem(c, (unsigned)i), i);
 	return ret;

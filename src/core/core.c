@@ -44,6 +44,7 @@ static const struct dp_core core = {
 static void in_child(void)
 {
 	dp_peer_after_fork();
+	dp_keys_after_fork();
 	dp_bond_after_fork();
 	dp_progress_after_fork();
 }
@@ -84,6 +85,7 @@ __attribute__((visibility("default"))) const struct dp_core *dualport_core_start
 		dp_warn("%s; running on one port", text);
 		return NULL;
 	}
+	dp_log_level = (enum dp_log_level)dp_cfg.debug;
 	if (!dp_cfg.enable)
 		return NULL;
 	if (!dp_cfg.ngroups && dp_groups_from_card(&dp_cfg, NULL, text, sizeof(text)))

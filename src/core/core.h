@@ -72,6 +72,8 @@ struct dp_ctx {
 struct dp_ctx *dp_ctx_get(struct ibv_context *ctx);
 /* Only if it is known. */
 struct dp_ctx *dp_ctx_find(struct ibv_context *ctx);
+/* Calls fn for each context that has a port group; contexts neither come nor go meanwhile. */
+void dp_ctx_each(void (*fn)(struct dp_ctx *c, void *arg), void *arg);
 /* Opens the siblings' devices if that has not been done; nsib and sib are stable afterwards. */
 void dp_ctx_open_siblings(struct dp_ctx *c);
 int dp_close_device(struct ibv_context *ctx);
@@ -157,8 +159,8 @@ struct dp_cq {
 	struct dp_ctx *c;
 	dp_lock lock;
 	/*
-	 * How many QPs that send into this CQ need their completions looked at; 0: poll_cq goes straight to the
-	 * provider. Changed with lock held.
+	 * How many QPs that send into this CQ need their completions looked at, and one more for the stash if there is
+	 * something in it; 0: poll_cq goes straight to the provider. Changed with lock held.
 	 */
 	_Atomic uint32_t active;
 	_Atomic uint32_t busy;	  /* of these, QPs with something queued or held: progress.c polls when nobody does */
@@ -318,6 +320,7 @@ struct dp_qp {
 	struct dp_plan_policy policy;
 	struct dp_rpd *rpd;	   /* the peer's remote keys */
 	bool busy;		   /* counted in scq->busy */
+	bool retry;		   /* rail 0's queue had no room for what may go: on the ready list until it has */
 	bool sibling_refused;	   /* a twin took not what it should have taken */
 	bool unrecorded;	   /* an op could not be recorded: never bond */
 	uint64_t last_seen_post;   /* progress.c */
@@ -356,11 +359,9 @@ void dp_direct_access(struct ibv_qp *qp, struct ibv_cq *cq);
 /* post.c */
 int dp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
 
-/*
- * release.c. Posts what may go of q's queue; with q->lock held. Returns false if a rail refused (then the QP
- * has to fail, see fail.c).
- */
-bool dp_qp_release(struct dp_qp *q);
+/* release.c. Posts what may go of q's queue; with q->lock held. When a rail refuses, the QP has to fail (fail.c). */
+enum dp_release { DP_RELEASED, DP_REFUSED0, DP_REFUSED };
+enum dp_release dp_qp_release(struct dp_qp *q);
 /* With q->lock held: keeps q->busy and scq->busy up to date and wakes progress.c. */
 void dp_qp_update_busy(struct dp_qp *q);
 

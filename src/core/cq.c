@@ -103,6 +103,8 @@ int dp_destroy_cq(struct ibv_cq *cq)
 		if (q->channel)
 			dp_channel_attach(q->channel, q);
 		dp_hmap_put(&cqs, (uintptr_t)cq, q);
+		if (atomic_load_explicit(&q->busy, memory_order_relaxed))
+			dp_progress_watch(q);
 		return ret;
 	}
 	free_icqs(q);
@@ -181,17 +183,32 @@ void dp_cq_unready(struct dp_cq *cq, struct dp_qp *q)
 	q->on_ready = false;
 }
 
-/* With both locks: has q something to give, or to do (failing)? */
+/* With both locks: has q something to give, or to do? */
 static bool worth_a_look(struct dp_qp *q)
 {
-	return atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING ||
+	return q->retry || atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING ||
 	       dp_order_deliverable(&q->order) != UINT64_MAX;
+}
+
+static void release(struct dp_qp *q)
+{
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
+		return;
+	switch (dp_qp_release(q)) {
+	case DP_RELEASED:
+		break;
+	case DP_REFUSED0:
+		dp_fail_refused(q);
+		break;
+	case DP_REFUSED:
+		dp_fail_sibling(q, IBV_WC_LOC_QP_OP_ERR);
+		break;
+	}
 }
 
 static void after_progress(struct dp_cq *cq, struct dp_qp *q)
 {
-	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED && !dp_qp_release(q))
-		dp_fail_sibling(q, IBV_WC_LOC_QP_OP_ERR);
+	release(q);
 	if (worth_a_look(q))
 		dp_cq_ready(cq, q);
 	dp_qp_update_busy(q);
@@ -314,8 +331,10 @@ static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 
 		wc[got++] = s->wc;
 		cq->stash = s->next;
-		if (!cq->stash)
+		if (!cq->stash) {
 			cq->stash_tail = &cq->stash;
+			atomic_fetch_sub_explicit(&cq->active, 1, memory_order_relaxed);
+		}
 		free(s);
 	}
 	while (got < n && (q = cq->ready) && q != again) {
@@ -323,6 +342,8 @@ static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 		bool more = false;
 
 		dp_take(&q->lock);
+		if (q->retry)
+			release(q);
 		if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING) {
 			while (got < n && (more = dp_fail_next(q, &wc[got])))
 				got++;
@@ -337,6 +358,7 @@ static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 				wc[got++] = dp_qp_slot(q, pos)->wc;
 				dp_order_delivered(&q->order);
 			}
+			more |= q->retry;
 		}
 		dp_qp_update_busy(q);
 		dp_cq_unready(cq, q);
@@ -407,6 +429,9 @@ static void read_ahead(struct dp_cq *cq)
 		}
 		if (intake(cq, &s->wc, true)) {
 			s->next = NULL;
+			/* what is here must be found even if the last QP of this CQ goes native meanwhile */
+			if (!cq->stash)
+				atomic_fetch_add_explicit(&cq->active, 1, memory_order_relaxed);
 			*cq->stash_tail = s;
 			cq->stash_tail = &s->next;
 		} else {
@@ -427,6 +452,8 @@ bool dp_cq_progress(struct dp_cq *cq, bool take0)
 		return true;
 	for (q = cq->ready; q && !something; q = q->ready_next) {
 		dp_take(&q->lock);
+		if (q->retry)
+			release(q);
 		something = atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING ?
 				    dp_fail_ready(q) :
 				    dp_order_deliverable(&q->order) != UINT64_MAX;

@@ -30,9 +30,6 @@ static void patch(struct dp_ctx *c)
 {
 	struct verbs_context *v = verbs_get_ctx(c->ctx);
 
-	c->ops = c->ctx->ops;
-	c->create_qp_ex = v->create_qp_ex;
-	c->create_cq_ex = v->create_cq_ex;
 	PATCH(c->ctx->ops.post_send, dp_post_send);
 	PATCH(c->ctx->ops.poll_cq, dp_poll_cq);
 	PATCH(c->ctx->ops.req_notify_cq, dp_req_notify_cq);
@@ -106,22 +103,45 @@ struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
 	dp_lock_init(&c->lock);
 	dp_hmap_init(&c->qpns);
 	dp_hmap_init(&c->lkeys);
+	c->ops = ctx->ops;
+	c->create_qp_ex = verbs_get_ctx(ctx)->create_qp_ex;
+	c->create_cq_ex = verbs_get_ctx(ctx)->create_cq_ex;
 	find_group(c);
+	if (dp_hmap_put(&ctxs, (uintptr_t)ctx, c)) {
+		free(c->sib);
+		free(c);
+		c = NULL;
+		goto out;
+	}
+	/* after the record can be found: our functions look for it */
 	if (c->group)
 		patch(c);
 	else
 		dp_info("%s: one port: %s", c->dev, c->why ? c->why : "no port group");
-	/* after patching: whoever finds the record finds the provider's ops in it */
-	if (dp_hmap_put(&ctxs, (uintptr_t)ctx, c)) {
-		if (c->group)
-			ctx->ops = c->ops;
-		free(c->sib);
-		free(c);
-		c = NULL;
-	}
 out:
 	dp_drop(&ctxs_lock);
 	return c;
+}
+
+struct each {
+	void (*fn)(struct dp_ctx *c, void *arg);
+	void *arg;
+};
+
+static void each_one(void *val, void *arg)
+{
+	struct dp_ctx *c = val;
+	struct each *e = arg;
+
+	if (c->group)
+		e->fn(c, e->arg);
+}
+
+void dp_ctx_each(void (*fn)(struct dp_ctx *c, void *arg), void *arg)
+{
+	struct each e = { fn, arg };
+
+	dp_hmap_each(&ctxs, each_one, &e);
 }
 
 static struct ibv_context *open_by_name(const struct dp_verbs *real, const char *name)
@@ -185,7 +205,8 @@ int dp_close_device(struct ibv_context *ctx)
 		dp_hmap_put(&ctxs, (uintptr_t)ctx, c);
 		return ret;
 	}
-	dp_bond_unwatch(c);
+	if (!dp_bond_unwatch(c))
+		return 0;
 	for (uint32_t i = 0; i < c->nsib; i++) {
 		if (c->sib[i].ctx)
 			real->close_device(c->sib[i].ctx);

@@ -77,6 +77,23 @@ void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status)
 	begin(q, true);
 }
 
+void dp_fail_refused(struct dp_qp *q)
+{
+	struct dp_slot *s = dp_qp_slot(q, q->order.post0);
+	struct ibv_wc wc = {
+		.wr_id = s->qwr->wr.wr_id,
+		.status = IBV_WC_LOC_QP_OP_ERR,
+		.qp_num = q->qp->qp_num,
+	};
+
+	dp_warn("qp 0x%x: the provider refused a queued request; the qp goes to error", q->qp->qp_num);
+	dp_fail_keep(q, &wc);
+	free(s->qwr);
+	s->qwr = NULL;
+	dp_order_posted0(&q->order);
+	begin(q, true);
+}
+
 void dp_fail_by_program(struct dp_qp *q)
 {
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED)

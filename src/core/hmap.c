@@ -137,6 +137,18 @@ void *dp_hmap_del(struct dp_hmap *m, uint64_t key)
 	return val;
 }
 
+void *dp_hmap_get_held(struct dp_hmap *m, uint64_t key, void (*hold)(void *val))
+{
+	void *val;
+
+	dp_take(&m->lock);
+	val = dp_hmap_get(m, key);
+	if (val)
+		hold(val);
+	dp_drop(&m->lock);
+	return val;
+}
+
 void dp_hmap_each(struct dp_hmap *m, void (*fn)(void *val, void *arg), void *arg)
 {
 	struct dp_htab *t;

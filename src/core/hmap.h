@@ -37,6 +37,8 @@ void dp_hmap_fini(struct dp_hmap *m); /* no reader may be left */
 int dp_hmap_put(struct dp_hmap *m, uint64_t key, void *val);
 /* Removes key and returns what it had, or NULL. */
 void *dp_hmap_del(struct dp_hmap *m, uint64_t key);
+/* dp_hmap_get() with the map locked, and hold(value) before it is unlocked. */
+void *dp_hmap_get_held(struct dp_hmap *m, uint64_t key, void (*hold)(void *val));
 /* Calls fn for each value, with the map locked against changes. */
 void dp_hmap_each(struct dp_hmap *m, void (*fn)(void *val, void *arg), void *arg);
 

@@ -271,7 +271,8 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	*s = (struct dp_slot){ .byte_len = (uint32_t)k.len, .opcode = (uint8_t)wr->opcode };
 	k.split = !op->whole;
 	go0 = o->post0 == pos && dp_order_may_post0(o);
-	gos = op->whole || (o->posts == pos && dp_order_may_posts(o));
+	gos = dp_order_may_posts(o); /* passes over ops without sibling parts, so it comes before the comparison */
+	gos = op->whole || (gos && o->posts == pos);
 	if (!go0 || !gos) {
 		int err = go0 ? 0 : validate(q, wr, &k);
 

@@ -32,43 +32,83 @@ void dp_qp_put(struct dp_qp *q)
 struct qp_list {
 	struct dp_qp **qp;
 	size_t n, cap;
+	uintptr_t after; /* only QPs at higher addresses */
+	bool sorted;	 /* no memory for more: keep the cap lowest ones, in order */
 };
+
+static void insert_sorted(struct qp_list *l, struct dp_qp *q)
+{
+	size_t i = l->n;
+
+	if (i == l->cap) {
+		if (l->qp[i - 1] < q)
+			return;
+		dp_qp_put(l->qp[--i]);
+		l->n--;
+	}
+	for (; i && l->qp[i - 1] > q; i--)
+		l->qp[i] = l->qp[i - 1];
+	l->qp[i] = q;
+	l->n++;
+	dp_qp_hold(q);
+}
 
 static void collect(void *val, void *arg)
 {
 	struct qp_list *l = arg;
 
-	if (l->n == l->cap) {
-		size_t cap = l->cap ? l->cap * 2 : 64;
-		struct dp_qp **more = realloc(l->qp, cap * sizeof(*more));
-
-		if (!more)
-			return;
-		l->qp = more;
-		l->cap = cap;
+	if ((uintptr_t)val <= l->after)
+		return;
+	if (l->sorted) {
+		insert_sorted(l, val);
+		return;
 	}
-	dp_qp_hold(val);
-	l->qp[l->n++] = val;
+	l->n++;
+	if (l->n <= l->cap) {
+		dp_qp_hold(val);
+		l->qp[l->n - 1] = val;
+	}
 }
 
+static void visit(struct qp_list *l, void (*fn)(struct dp_qp *q, void *arg), void *arg)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		fn(l->qp[i], arg);
+		l->after = (uintptr_t)l->qp[i];
+		dp_qp_put(l->qp[i]);
+	}
+}
+
+/* All of them, even without memory: callers rely on having waited for every poster. */
 void dp_qp_each(void (*fn)(struct dp_qp *q, void *arg), void *arg)
 {
+	struct dp_qp *few[64];
 	struct qp_list l = { 0 };
 
 	/* fn may take any lock, so none is held meanwhile */
-	dp_hmap_each(&dp_qps, collect, &l);
-	for (size_t i = 0; i < l.n; i++) {
-		fn(l.qp[i], arg);
-		dp_qp_put(l.qp[i]);
-	}
-	free(l.qp);
+	do {
+		free(l.qp);
+		l.cap = l.n + 64;
+		l.n = 0;
+		l.qp = malloc(l.cap * sizeof(*l.qp));
+		if (!l.qp)
+			break;
+		dp_hmap_each(&dp_qps, collect, &l);
+		if (l.n <= l.cap) {
+			visit(&l, fn, arg);
+			free(l.qp);
+			return;
+		}
+		for (size_t i = 0; i < l.cap; i++)
+			dp_qp_put(l.qp[i]);
+	} while (1);
+	l = (struct qp_list){ .qp = few, .cap = sizeof(few) / sizeof(few[0]), .sorted = true };
+	do {
+		l.n = 0;
+		dp_hmap_each(&dp_qps, collect, &l);
+		visit(&l, fn, arg);
+	} while (l.n);
 }
-
-struct by_address {
-	const union ibv_gid *gid;
-	uint32_t qpn;
-	struct dp_qp *found;
-};
 
 static bool port_has_gid(struct dp_qp *q, const union ibv_gid *want)
 {
@@ -83,25 +123,37 @@ static bool port_has_gid(struct dp_qp *q, const union ibv_gid *want)
 	return false;
 }
 
-static void match_address(struct dp_qp *q, void *arg)
+struct by_address {
+	const union ibv_gid *gid;
+	uint32_t qpn;
+	struct dp_qp *found;
+};
+
+static void hold_it(void *val)
+{
+	dp_qp_hold(val);
+}
+
+static void match_address(struct dp_ctx *c, void *arg)
 {
 	struct by_address *a = arg;
+	struct dp_qp *q = a->found ? NULL : dp_hmap_get_held(&c->qpns, a->qpn, hold_it);
 
-	if (a->found || q->qp_num != a->qpn)
+	if (!q)
 		return;
 	dp_take(&q->ctl);
-	if (!q->destroyed && port_has_gid(q, a->gid)) {
-		dp_qp_hold(q);
+	if (!q->destroyed && port_has_gid(q, a->gid))
 		a->found = q;
-	}
 	dp_drop(&q->ctl);
+	if (!a->found)
+		dp_qp_put(q);
 }
 
 struct dp_qp *dp_qp_by_address(const union ibv_gid *gid, uint32_t qpn)
 {
 	struct by_address a = { .gid = gid, .qpn = qpn };
 
-	dp_qp_each(match_address, &a);
+	dp_ctx_each(match_address, &a);
 	return a.found;
 }
 
@@ -116,6 +168,9 @@ static int why_native(const struct dp_qp *q, bool qp_ex)
 		return DP_FB_QP_EX;
 	if (!q->scq)
 		return DP_FB_CQ_EX;
+	/* without a shadow its channel could not be told of completions that were held back */
+	if (q->scq->cq->channel && !q->scq->channel)
+		return DP_FB_CHANNEL;
 	/* PDs that did not come through alloc_pd are parent domains, whose thread domains promise one thread */
 	if ((!q->pd || (single && !strcmp(single, "1"))) && !dp_cfg.single_threaded)
 		return DP_FB_SINGLE_THREADED;

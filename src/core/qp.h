@@ -58,6 +58,8 @@ void dp_queue_flush(struct dp_qp *q);
 void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc);
 /* A sibling gave an error completion, or a provider refused what it should have taken. */
 void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status);
+/* A provider refused a WR at release. */
+void dp_fail_refused(struct dp_qp *q);
 /* The program moved the QP to ERR. */
 void dp_fail_by_program(struct dp_qp *q);
 /* FAILING: the next completion that the program may get; false: none now. */
@@ -77,6 +79,7 @@ struct dp_twin_info {
 	uint8_t mtu; /* enum ibv_mtu */
 	uint32_t qpn, psn;
 	uint8_t rd_atomic; /* what this side can take as responder */
+	uint8_t access;	   /* IBV_ACCESS_REMOTE_* that the program gave its QP */
 	uint8_t sib_idx;    /* of the sender's siblings: which of its keys belong to this twin */
 	uint8_t sgid_index; /* not sent */
 	char text[80];
@@ -88,8 +91,8 @@ int dp_twin_rtr(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info
 		const struct dp_twin_info *peer);
 int dp_twin_rts(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *mine,
 		const struct dp_twin_info *peer);
-/* Posts the probe, an empty signalled WRITE. 0 or -errno. */
-int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail);
+/* Posts the probe, an empty signalled WRITE, or READ where the peer takes no WRITEs. 0 or -errno. */
+int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *peer);
 /* Destroys it and takes its completions out of the internal CQ. */
 void dp_twin_destroy(struct dp_qp *q, struct dp_rail *rail);
 /* The GID entry of the program's port that its AH uses, its type and netdev ("" if unknown). */

@@ -96,7 +96,8 @@ static int release0(struct dp_qp *q)
 	for (uint64_t p = first; p < o->post0; p++)
 		drop_copy(q, p);
 	/* a provider may free a slot of its queue a little after giving the completion: try again later */
-	if (ret == ENOMEM)
+	q->retry = ret == ENOMEM;
+	if (q->retry)
 		return accepted != 0;
 	return ret ? -1 : 1;
 }
@@ -129,17 +130,21 @@ static int release_siblings(struct dp_qp *q)
 	return 1;
 }
 
-bool dp_qp_release(struct dp_qp *q)
+enum dp_release dp_qp_release(struct dp_qp *q)
 {
 	int a, b;
 
 	if (!dp_order_queued(&q->order))
-		return true;
+		return DP_RELEASED;
 	do {
 		a = release0(q);
-		b = a < 0 ? -1 : release_siblings(q);
-	} while (a >= 0 && b >= 0 && (a || b));
-	return a >= 0 && b >= 0;
+		if (a < 0)
+			return DP_REFUSED0;
+		b = release_siblings(q);
+		if (b < 0)
+			return DP_REFUSED;
+	} while (a || b);
+	return DP_RELEASED;
 }
 
 void dp_queue_flush(struct dp_qp *q)

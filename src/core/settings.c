@@ -81,7 +81,8 @@ static int check_range(const struct dp_setting *s, uint64_t v, const char *text,
 }
 
 /* Digits, then perhaps a unit; units NULL: none. */
-static int parse_number(const struct unit *units, const char *what, const char *text, uint64_t *v, char *why, size_t len)
+static int parse_number(const struct unit *units, const char *what, const char *text, uint64_t *v, char *why,
+			size_t len)
 {
 	uint64_t factor = 1;
 	char *end;
@@ -190,8 +191,10 @@ static int parse_weights(const struct dp_setting *s, struct dp_config *cfg, cons
 		if (ret)
 			return ret;
 		if (v < s->min || v > s->max) {
-			snprintf(why, len, "weight %s is not in 1..65535 (a port that is to get nothing does not "
-				 "belong in the group)", one);
+			snprintf(why, len,
+				 "weight %s is not in 1..65535 (a port that is to get nothing does not "
+				 "belong in the group)",
+				 one);
 			return -EINVAL;
 		}
 		cfg->weight[n++] = (uint32_t)v;
@@ -217,7 +220,8 @@ static int check_addresses(const char *text, char *why, size_t len)
 			memcpy(one, t, host);
 			one[host] = '\0';
 		}
-		if (n >= sizeof(one) || (!inet_pton(AF_INET6, one, addr) && !(host == n && inet_pton(AF_INET, one, addr)))) {
+		if (n >= sizeof(one) ||
+		    (!inet_pton(AF_INET6, one, addr) && !(host == n && inet_pton(AF_INET, one, addr)))) {
 			snprintf(why, len, "\"%.*s\" is not an IP address", (int)n, t);
 			return -EINVAL;
 		}
@@ -290,7 +294,8 @@ int dp_setting_parse(const struct dp_setting *s, struct dp_config *cfg, const ch
 	case DP_T_TIME:
 		if (*text)
 			ret = parse_number(units_of(s),
-					   s->type == DP_T_SIZE ? "a size (as 4096, 8k, 1m)" : "a time (as 2s, 500ms, 10us)",
+					   s->type == DP_T_SIZE ? "a size (as 4096, 8k, 1m)"
+								: "a time (as 2s, 500ms, 10us)",
 					   text, &v, why, len);
 		if (!ret && *text)
 			ret = check_range(s, v, text, why, len);

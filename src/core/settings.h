@@ -39,7 +39,7 @@ enum dp_setting_type {
 	X(ORDERING, "", "ordering", "DUALPORT_ORDERING", DP_T_CHOICE, ordering, 0, 0, "strict",                        \
 	  "rc|strict|signal|relaxed",                                                                                  \
 	  "Which two work requests of one queue pair may be seen reversed at the peer. rc: none. strict: two bulk "    \
-	  "requests with disjoint remote ranges. signal: also a signal and a later bulk request. relaxed: also a bulk " \
+	  "requests with disjoint remote ranges. signal: also a signal and a later bulk request. relaxed: also a bulk "\
 	  "request and a later plain WRITE or READ shorter than spread_min; programs that use such a WRITE as a flag " \
 	  "break in this mode.")                                                                                       \
 	X(BOND_WAIT, "", "bond_wait", "DUALPORT_BOND_WAIT", DP_T_TIME, bond_wait_ns, 0, 3600 * DP_SEC, "0", NULL,      \

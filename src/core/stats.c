@@ -151,8 +151,8 @@ static void print_flows(FILE *f, const struct row *rows, size_t n)
 
 		if (!flow->peer[0] && port_has_peer(rows, n, flow->port))
 			continue;
-		fprintf(f, "  %-*s  %-*s  %12" PRIu64 "  %18" PRIu64 "  ", wpeer, flow->peer[0] ? flow->peer : "-", wport,
-			flow->port, rows[i].msgs, rows[i].bytes);
+		fprintf(f, "  %-*s  %-*s  %12" PRIu64 "  %18" PRIu64 "  ", wpeer, flow->peer[0] ? flow->peer : "-",
+			wport, flow->port, rows[i].msgs, rows[i].bytes);
 		if (sum)
 			fprintf(f, "%6.1f%%\n", 100.0 * (double)rows[i].bytes / (double)sum);
 		else
@@ -283,7 +283,8 @@ static int write_object(FILE *f)
 		load(&c->spreads), load(&c->signals));
 	fprintf(f, ",\"signals_waited\":%" PRIu64 ",\"signal_wait_ns\":%" PRIu64, load(&c->signals_waited),
 		load(&c->signal_wait_ns));
-	fprintf(f, ",\"deferred\":%" PRIu64 ",\"held\":%" PRIu64 ",\"fallbacks\":{", load(&c->deferred), load(&c->held));
+	fprintf(f, ",\"deferred\":%" PRIu64 ",\"held\":%" PRIu64 ",\"fallbacks\":{", load(&c->deferred),
+		load(&c->held));
 	for (int i = 0; i < DP_FB_COUNT; i++) {
 		uint64_t v = load(&c->fallback[i]);
 

@@ -14,10 +14,12 @@
 	X(NOT_RC, "not-rc")		       /* QP: transport other than RC */                                      \
 	X(QP_EX, "qp-ex")		       /* QP: ibv_wr_* interface */                                           \
 	X(CQ_EX, "cq-ex")		       /* QP: extended CQ */                                                  \
+	X(CHANNEL, "channel")		       /* QP: completion channel that could not be shadowed */                 \
 	X(SINGLE_THREADED, "single-threaded")  /* QP: thread domain or single-threaded objects */                    \
 	X(DIRECT_ACCESS, "direct-access")      /* QP: mlx5dv_init_obj and relatives */                                \
 	X(NO_PEER, "no-peer")		       /* QP: nobody answers at the peer's address */                         \
 	X(PEER_REFUSED, "peer-refused")	       /* QP: the peer's library cannot bond it */                            \
+	X(NO_REMOTE_ACCESS, "no-remote-access") /* QP: its peer allows neither WRITE nor READ */                      \
 	X(PROBE_FAILED, "probe-failed")	       /* QP: no sibling path works */                                        \
 	X(TWIN_QP_FAILED, "twin-qp-failed")    /* QP: twin could not be created or connected */                       \
 	X(RAIL_LOST, "rail-lost")	       /* QP: a sibling failed while in use */                                \

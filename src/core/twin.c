@@ -10,6 +10,8 @@
 /* A provider may free a slot of its send queue a little after giving the completion. */
 #define SQ_SLACK 16
 
+#define REMOTE_ACCESS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
 static int query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr)
 {
 	struct verbs_context *v = verbs_get_ctx_op(ctx, query_port);
@@ -140,6 +142,7 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 		return -ENETDOWN;
 	}
 	mine->sib_idx = (uint8_t)rail->sib_idx;
+	mine->access = (uint8_t)(q->init.qp_access_flags & REMOTE_ACCESS);
 	mine->lid = port.lid;
 	mine->link_layer = port.link_layer;
 	mine->mtu = (uint8_t)port.active_mtu;
@@ -244,11 +247,17 @@ int dp_twin_rts(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info
 					      IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail)
+int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *peer)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED }, *bad;
 	int ret;
 
+	/* without the right the responder would break the connection, even for no bytes */
+	if (!(peer->access & IBV_ACCESS_REMOTE_WRITE)) {
+		if (!(peer->access & IBV_ACCESS_REMOTE_READ))
+			return -EACCES;
+		wr.opcode = IBV_WR_RDMA_READ;
+	}
 	dp_take(&q->lock);
 	rail->probe = DP_PROBE_SENT;
 	rail->signaled++;

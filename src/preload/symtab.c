@@ -5,7 +5,21 @@
 #include "symtab.h"
 
 #include <stddef.h>
-#include <string.h>
+#include <sys/auxv.h>
+
+/*
+ * dlsym must work before a sanitizer or profiler that the program is linked with has initialised itself: it calls dlsym
+ * to find the functions that it wraps. So nothing on that way may call what is commonly wrapped: no string functions,
+ * no dl_iterate_phdr.
+ */
+static bool same(const char *a, const char *b)
+{
+	while (*a && *a == *b) {
+		a++;
+		b++;
+	}
+	return *a == *b;
+}
 
 #define VERSYM_HIDDEN 0x8000
 #define BLOOM_BITS (8 * sizeof(ElfW(Addr)))
@@ -16,31 +30,11 @@ static const void *dyn_ptr(const struct dp_elf *elf, ElfW(Addr) p)
 	return (const void *)(p < elf->base ? p + elf->base : p);
 }
 
-static bool elf_read(const struct dl_phdr_info *info, struct dp_elf *elf)
+static bool read_dynamic(struct dp_elf *elf)
 {
 	const ElfW(Dyn) * d;
-	int i;
 
-	memset(elf, 0, sizeof(*elf));
-	elf->base = info->dlpi_addr;
-	elf->name = info->dlpi_name;
-	elf->lo = UINTPTR_MAX;
-	for (i = 0; i < info->dlpi_phnum; i++) {
-		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
-		uintptr_t start = elf->base + ph->p_vaddr;
-
-		if (ph->p_type == PT_DYNAMIC)
-			elf->dyn = (const ElfW(Dyn) *)start;
-		if (ph->p_type != PT_LOAD)
-			continue;
-		if (start < elf->lo)
-			elf->lo = start;
-		if (start + ph->p_memsz > elf->hi)
-			elf->hi = start + ph->p_memsz;
-	}
-	if (!elf->dyn)
-		return false;
-	for (d = elf->dyn; d->d_tag != DT_NULL; d++) {
+	for (d = elf->dyn; d && d->d_tag != DT_NULL; d++) {
 		switch (d->d_tag) {
 		case DT_SYMTAB:
 			elf->symtab = dyn_ptr(elf, d->d_un.d_ptr);
@@ -65,6 +59,27 @@ static bool elf_read(const struct dl_phdr_info *info, struct dp_elf *elf)
 	return elf->symtab && elf->strtab && (elf->gnu_hash || elf->sysv_hash);
 }
 
+static bool elf_read(const struct dl_phdr_info *info, struct dp_elf *elf)
+{
+	int i;
+
+	*elf = (struct dp_elf){.base = info->dlpi_addr, .name = info->dlpi_name, .lo = UINTPTR_MAX};
+	for (i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
+		uintptr_t start = elf->base + ph->p_vaddr;
+
+		if (ph->p_type == PT_DYNAMIC)
+			elf->dyn = (const ElfW(Dyn) *)start;
+		if (ph->p_type != PT_LOAD)
+			continue;
+		if (start < elf->lo)
+			elf->lo = start;
+		if (start + ph->p_memsz > elf->hi)
+			elf->hi = start + ph->p_memsz;
+	}
+	return read_dynamic(elf);
+}
+
 static bool version_is(const struct dp_elf *elf, unsigned int ndx, const char *version)
 {
 	const ElfW(Verdef) *vd = elf->verdef;
@@ -73,7 +88,7 @@ static bool version_is(const struct dp_elf *elf, unsigned int ndx, const char *v
 		if (vd->vd_ndx == ndx) {
 			const ElfW(Verdaux) *aux = (const ElfW(Verdaux) *)((const char *)vd + vd->vd_aux);
 
-			return !strcmp(elf->strtab + aux->vda_name, version);
+			return same(elf->strtab + aux->vda_name, version);
 		}
 		vd = vd->vd_next ? (const ElfW(Verdef) *)((const char *)vd + vd->vd_next) : NULL;
 	}
@@ -89,7 +104,7 @@ static void *sym_match(const struct dp_elf *elf, uint32_t i, const char *name, c
 		return NULL;
 	if (type != STT_FUNC && type != STT_NOTYPE)
 		return NULL;
-	if (strcmp(elf->strtab + sym->st_name, name))
+	if (!same(elf->strtab + sym->st_name, name))
 		return NULL;
 	if (version && (!elf->versym || !version_is(elf, elf->versym[i] & ~VERSYM_HIDDEN, version)))
 		return NULL;
@@ -154,6 +169,11 @@ void *dp_elf_sym(const struct dp_elf *elf, const char *name, const char *version
 	return elf->gnu_hash ? gnu_lookup(elf, name, version) : sysv_lookup(elf, name, version);
 }
 
+static bool is_self(const struct dp_elf *elf)
+{
+	return elf->dyn == _DYNAMIC;
+}
+
 struct walk {
 	const void *addr;
 	struct dp_elf *found;
@@ -163,16 +183,6 @@ struct walk {
 	void *behind, *any;
 	bool past_self;
 };
-
-static bool has(const struct dp_elf *elf, const void *addr)
-{
-	return (uintptr_t)addr >= elf->lo && (uintptr_t)addr < elf->hi;
-}
-
-static bool is_self(const struct dp_elf *elf)
-{
-	return has(elf, (const void *)dp_elf_sym);
-}
 
 static int of_cb(struct dl_phdr_info *info, size_t size, void *arg)
 {
@@ -212,35 +222,66 @@ bool dp_elf_each(bool (*fn)(const struct dp_elf *elf, void *arg), void *arg)
 	return dl_iterate_phdr(each_cb, &w);
 }
 
-static int next_cb(struct dl_phdr_info *info, size_t size, void *arg)
+static bool next_visit(const struct dp_elf *elf, struct walk *w)
 {
-	struct walk *w = arg;
-	struct dp_elf elf;
 	void *p;
 
-	(void)size;
-	if (!elf_read(info, &elf))
-		return 0;
-	if (is_self(&elf)) {
+	if (is_self(elf)) {
 		w->past_self = true;
-		return 0;
+		return false;
 	}
-	p = dp_elf_sym(&elf, w->name, NULL);
-	if (!p)
-		return 0;
-	if (w->past_self) {
+	p = dp_elf_sym(elf, w->name, NULL);
+	if (p && w->past_self)
 		w->behind = p;
-		return 1;
-	}
-	if (!w->any)
+	else if (p && !w->any)
 		w->any = p;
-	return 0;
+	return w->behind;
+}
+
+static int next_cb(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	struct dp_elf elf;
+
+	(void)size;
+	return elf_read(info, &elf) && next_visit(&elf, arg);
+}
+
+/* The loader's list, which it shows to debuggers through the program's dynamic section. */
+static const struct link_map *loaded(void)
+{
+	const ElfW(Phdr) *ph = (const ElfW(Phdr) *)getauxval(AT_PHDR);
+	size_t n = getauxval(AT_PHNUM), i;
+	const ElfW(Dyn) *d = NULL;
+	uintptr_t base = 0;
+
+	for (i = 0; ph && i < n; i++)
+		if (ph[i].p_type == PT_PHDR)
+			base = (uintptr_t)ph - ph[i].p_vaddr;
+	for (i = 0; ph && i < n; i++)
+		if (ph[i].p_type == PT_DYNAMIC)
+			d = (const ElfW(Dyn) *)(base + ph[i].p_vaddr);
+	for (; d && d->d_tag != DT_NULL; d++)
+		if (d->d_tag == DT_DEBUG && d->d_un.d_ptr)
+			return ((const struct r_debug *)d->d_un.d_ptr)->r_map;
+	return NULL;
 }
 
 void *dp_elf_next(const char *name)
 {
 	struct walk w = {.name = name};
+	const struct link_map *m;
 
+	/*
+	 * No lock is held, nor needed: the list grows at its end, and what stands between this object and the C library
+	 * was there at start and stays.
+	 */
+	for (m = loaded(); m; m = m->l_next) {
+		struct dp_elf elf = {.base = m->l_addr, .name = m->l_name, .dyn = m->l_ld};
+
+		if (read_dynamic(&elf) && next_visit(&elf, &w))
+			return w.behind;
+	}
+	w = (struct walk){.name = name};
 	dl_iterate_phdr(next_cb, &w);
 	return w.behind ? w.behind : w.any;
 }

@@ -33,7 +33,10 @@ bool dp_elf_of(const void *addr, struct dp_elf *elf);
  */
 void *dp_elf_sym(const struct dp_elf *elf, const char *name, const char *version);
 
-/* What a symbol look-up that starts behind this object finds: the next preloaded object's, or the C library's. */
+/*
+ * What a symbol look-up that starts behind this object finds: the next preloaded object's, or the C library's. Calls nothing
+ * that sanitizers wrap.
+ */
 void *dp_elf_next(const char *name);
 
 /* Calls fn for each loaded object except this one, in load order, until it returns true; returns whether it did. */

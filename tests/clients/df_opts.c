@@ -40,7 +40,7 @@ static const char help[] =
 "  --hold-us N                  how long a slot must stay untouched before it is given back (200)\n"
 "  --settle-ms N                pause between connecting and the first round (0)\n"
 "  --reg reg_mr|iova|iova2 --relaxed     registration call, relaxed ordering\n"
-"  --mtu N --qp-timeout N       path MTU in bytes (the ports'), local ACK timeout exponent (16)\n"
+"  --mtu N --qp-timeout N       path MTU in bytes (the ports'), local ACK timeout exponent (18)\n"
 "  --break flag-first|outside|lost|ghost  the sender breaks a rule in each round: the run must end with 1\n"
 "  --timeout S                  give up and say where (120)\n";
 
@@ -195,7 +195,7 @@ void df_options(struct df_cfg *c, int argc, char **argv)
 			      .threads = 1, .window = 4, .rounds = 200, .max_writes = 8, .max_sge = 4, .depth = 64,
 			      .min = 1, .max = 65536, .kinds = (1u << K_MAX) - 1, .post = POST_RANDOM,
 			      .signal = SIG_RANDOM, .signal_every = 8, .hold_us = 200, .timeout_s = 120,
-			      .inline_max = 64 };
+			      .inline_max = 64, .qp_timeout = 18 };
 	while ((o = getopt_long(argc, argv, "h", opts, &idx)) != -1)
 		one(c, o == 'h' ? O_HELP : o, opts[idx].name, optarg);
 	if (optind < argc || c->min > c->max || c->signal_every + DF_MAX_WRS > c->depth) {

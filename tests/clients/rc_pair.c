@@ -150,7 +150,7 @@ int rc_to_rts(struct ibv_qp *qp, uint32_t psn, const struct rc_opts *o)
 	struct ibv_qp_attr a = {
 		.qp_state = IBV_QPS_RTS,
 		.sq_psn = psn & 0xffffff,
-		.timeout = pick(o ? o->timeout : 0, 16),
+		.timeout = pick(o ? o->timeout : 0, 18),
 		.retry_cnt = pick(o ? o->retry_cnt : 0, 7),
 		.rnr_retry = pick(o ? o->rnr_retry : 0, 7),
 		.max_rd_atomic = pick(o ? o->rd_atomic : 0, 8),

@@ -26,7 +26,7 @@ struct rc_addr {
 	union ibv_gid gid;
 };
 
-/* Zero means: the largest MTU both ports have, timeout 16 (0.27 s), retry_cnt 7, rnr_retry 7, rd_atomic 8. */
+/* Zero means: the largest MTU both ports have, timeout 18 (1 s), retry_cnt 7, rnr_retry 7, rd_atomic 8. */
 struct rc_opts {
 	int mtu, timeout, retry_cnt, rnr_retry, rd_atomic;
 	int access;		/* of the QP; 0 means write, read and atomic */

@@ -35,6 +35,7 @@ static int saved_argc;
 static const char help[] =
 "usage: ring [--devs A,B,..] [--procs N] [--qps N] [--seconds S] [--size B] [--new-mr PERCENT] [--kill]\n"
 "            [--base-port N] [--ib-port N] [--gid N] [--load link|dlsym|dlvsym] [--lib PATH] [--seed N] [--timeout S]\n"
+"            [--qp-timeout N: local ACK timeout exponent (18: about 1 s), 3 retries]\n"
 "Process i takes the device i modulo their number. Exit: 0 all right, 1 not, 2 no set-up, 3 timed out.\n";
 
 static void options(struct ring_cfg *c, int argc, char **argv)
@@ -44,12 +45,13 @@ static void options(struct ring_cfg *c, int argc, char **argv)
 		{ "size", 1, NULL, 'z' }, { "new-mr", 1, NULL, 'm' }, { "kill", 0, NULL, 'k' },
 		{ "base-port", 1, NULL, 'b' }, { "ib-port", 1, NULL, 'i' }, { "gid", 1, NULL, 'g' },
 		{ "load", 1, NULL, 'l' }, { "lib", 1, NULL, 'L' }, { "seed", 1, NULL, 'e' }, { "timeout", 1, NULL, 't' },
+		{ "qp-timeout", 1, NULL, 'T' },
 		{ "index", 1, NULL, 'I' }, { "ctl", 1, NULL, 'C' }, { "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 	};
 	int k;
 
 	*c = (struct ring_cfg){ .load = "link", .procs = 3, .qps = 64, .seconds = 20, .size = 32768, .remr = 20,
-				.timeout_s = 180, .base_port = 18700, .ib_port = 1, .gid = -1, .index = -1 };
+				.timeout_s = 180, .qp_timeout = 18, .base_port = 18700, .ib_port = 1, .gid = -1, .index = -1 };
 	while ((k = getopt_long(argc, argv, "h", o, NULL)) != -1) {
 		switch (k) {
 		case 'd': c->devs = optarg; break;
@@ -66,6 +68,7 @@ static void options(struct ring_cfg *c, int argc, char **argv)
 		case 'L': c->lib = optarg; break;
 		case 'e': c->seed = strtoull(optarg, NULL, 0); break;
 		case 't': c->timeout_s = (unsigned int)atoi(optarg); break;
+		case 'T': c->qp_timeout = (unsigned int)atoi(optarg); break;
 		case 'I': c->index = atoi(optarg); break;
 		case 'C': c->ctl = atoi(optarg); break;
 		default:

@@ -10,7 +10,7 @@
 
 struct ring_cfg {
 	const char *devs, *load, *lib;
-	unsigned int procs, qps, seconds, size, remr, timeout_s;
+	unsigned int procs, qps, seconds, size, remr, timeout_s, qp_timeout;
 	int base_port, ib_port, gid, index, ctl;
 	uint64_t seed;
 	bool kill;

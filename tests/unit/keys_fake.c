@@ -21,6 +21,8 @@ struct fake_dev fake_dev[FAKE_DEVS];
 struct dp_ctx fake_ctx;
 size_t fake_memlock, fake_locked;
 int fake_rereg_ret, fake_rereg_errno;
+unsigned fake_acks_at_rereg;
+void (*fake_in_dereg)(struct ibv_mr *mr);
 struct dp_peer fake_holder, fake_owner;
 int fake_call_err;
 struct dp_qp fake_qp[2];
@@ -134,6 +136,8 @@ static int f_dereg_mr(struct ibv_mr *mr)
 
 	if (d->busy)
 		return d->busy;
+	if (fake_in_dereg)
+		fake_in_dereg(mr);
 	pthread_mutex_lock(&dev_lock);
 	fake_locked -= mr->length;
 	d->by_key[mr->rkey - d->base] = NULL;
@@ -148,6 +152,7 @@ static int f_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *add
 {
 	struct dp_mr_how *how = &dev_of(mr->context)->how[mr->rkey - dev_of(mr->context)->base];
 
+	fake_acks_at_rereg = fake_sent(&fake_owner, DP_MSG_KEYS_ACK);
 	if (fake_rereg_ret && fake_rereg_ret != IBV_REREG_MR_ERR_DO_FORK_OLD) {
 		errno = fake_rereg_errno;
 		return fake_rereg_ret;
@@ -484,6 +489,7 @@ void fake_reset(void)
 	}
 	fake_memlock = fake_locked = 0;
 	fake_rereg_ret = fake_rereg_errno = fake_call_err = 0;
+	fake_in_dereg = NULL;
 	peer_init(&fake_holder, &fake_owner);
 	peer_init(&fake_owner, &fake_holder);
 	dp_cfg.lease_ns = 300000000;

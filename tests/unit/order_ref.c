@@ -313,6 +313,9 @@ void world_add(struct world *w, unsigned kind)
 
 	demand(!dp_order_full(&w->o), "full");
 	describe(&w->r.kinds[kind], &d);
+	/* before the group is known nothing is looked at but whether it is signalled */
+	if (w->o.nrails < w->r.nrails)
+		d = (struct dp_op_desc){ .flags = DP_OP_ALL | (d.flags & DP_OP_SIGNALED) };
 	ref_add(&w->r, kind);
 	pos = dp_order_add(&w->o, &d);
 	demand(pos == w->r.n - 1u, "position %lu, not %u", (unsigned long)pos, w->r.n - 1);

@@ -19,6 +19,18 @@
 #include "peer.h"
 #include "wire.h"
 
+/* TSan itself cannot start a thread in a child of a process with threads */
+#if defined(__SANITIZE_THREAD__)
+#define NO_THREAD_AFTER_FORK 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define NO_THREAD_AFTER_FORK 1
+#endif
+#endif
+#ifndef NO_THREAD_AFTER_FORK
+#define NO_THREAD_AFTER_FORK 0
+#endif
+
 #define MAX_OWNED 256
 #define MAX_TAGS 256
 #define MSG_NUMBERED 0x100
@@ -286,7 +298,7 @@ static void do_fork(void)
 		if (dp_peer_call(do_count, NULL) != -ESRCH)
 			_exit(101);
 		dp_peer_stop(); /* nothing was started here */
-		if (!getenv("PEER_NO_THREAD_AFTER_FORK")) {
+		if (!NO_THREAD_AFTER_FORK) {
 			err = dp_peer_start(&h, NULL);
 			dp_peer_stop();
 		}

@@ -33,7 +33,10 @@ static void teardown(void)
 /* ---- facts ---- */
 
 #define FACT(d, p, guid, fn, ...)                                                                                      \
-	{ .dev = d, .port = p, .sys_image_guid = guid, .pci_function = fn, .active = true, .ethernet = true, __VA_ARGS__ }
+	{                                                                                                              \
+		.dev = d, .port = p, .sys_image_guid = guid, .pci_function = fn, .active = true, .ethernet = true,     \
+		__VA_ARGS__                                                                                            \
+	}
 #define GROUPS(facts) dp_groups_from_facts(&cfg, facts, sizeof(facts) / sizeof(*facts), why, sizeof(why))
 
 /* The groups as "a:1,b:1;c:1,d:1". */
@@ -46,7 +49,10 @@ static const char *groups_text(void)
 	for (int i = 0; i < cfg.ngroups; i++)
 		for (int j = 0; j < cfg.groups[i].nports; j++) {
 			ck_assert_int_eq(cfg.groups[i].ports[j].gid_index, -1);
-			at += (size_t)snprintf(buf + at, sizeof(buf) - at, "%s%s:%d", j ? "," : i ? ";" : "",
+			at += (size_t)snprintf(buf + at, sizeof(buf) - at, "%s%s:%d",
+					       j   ? ","
+					       : i ? ";"
+						   : "",
 					       cfg.groups[i].ports[j].dev, cfg.groups[i].ports[j].port);
 		}
 	return buf;
@@ -115,8 +121,9 @@ START_TEST(what_does_not_count)
 
 	f[1].active = false;
 	ck_assert_int_eq(GROUPS(f), 0);
-	ck_assert_str_eq(why, "mlx5_0:1 is alone on its card, mlx5_1:1 is not active, mlx5_2:1 is a virtual function, "
-			      "mlx5_3:1 is a sub-function, mlx5_4:1 is a representor, mlx5_5:1 is a management function");
+	ck_assert_str_eq(why,
+			 "mlx5_0:1 is alone on its card, mlx5_1:1 is not active, mlx5_2:1 is a virtual function, "
+			 "mlx5_3:1 is a sub-function, mlx5_4:1 is a representor, mlx5_5:1 is a management function");
 }
 END_TEST
 
@@ -124,8 +131,8 @@ END_TEST
 START_TEST(socket_direct)
 {
 	struct dp_port_fact one[] = { FACT("mlx5_0", 1, 0x11, 0), FACT("mlx5_1", 1, 0x11, 0) };
-	struct dp_port_fact two[] = { FACT("mlx5_0", 1, 0x11, 0), FACT("mlx5_1", 1, 0x11, 1), FACT("mlx5_2", 1, 0x11, 0),
-				      FACT("mlx5_3", 1, 0x11, 1) };
+	struct dp_port_fact two[] = { FACT("mlx5_0", 1, 0x11, 0), FACT("mlx5_1", 1, 0x11, 1),
+				      FACT("mlx5_2", 1, 0x11, 0), FACT("mlx5_3", 1, 0x11, 1) };
 	/* Names win over function numbers. */
 	struct dp_port_fact named[] = { FACT("mlx5_0", 1, 0x11, 0, .phys_port = "p0", .phys_switch = "aa"),
 					FACT("mlx5_1", 1, 0x11, 1, .phys_port = "p0", .phys_switch = "aa"),
@@ -307,9 +314,10 @@ START_TEST(sysfs_not_physical)
 	make("0x0801ff", "devices/pci0000:3a/0000:3b:00.4/class");
 	make_device("mlx5_6", "pci0000:3a/0000:3b:00.5", card, "5: ACTIVE_DEFER", "eth6", NULL);
 	ck_assert_int_eq(dp_groups_from_card(&cfg, root, why, sizeof(why)), -ENOENT);
-	ck_assert_str_eq(why, "mlx5_0:1 is alone on its card, mlx5_1:1 is not active, mlx5_2:1 is a virtual function, "
-			      "mlx5_3:1 is a sub-function, mlx5_4:1 is a representor, mlx5_5:1 is a management function, "
-			      "mlx5_6:1 is not active");
+	ck_assert_str_eq(why,
+			 "mlx5_0:1 is alone on its card, mlx5_1:1 is not active, mlx5_2:1 is a virtual function, "
+			 "mlx5_3:1 is a sub-function, mlx5_4:1 is a representor, mlx5_5:1 is a management function, "
+			 "mlx5_6:1 is not active");
 }
 END_TEST
 

@@ -171,6 +171,8 @@ static void one_step(struct world *w, uint32_t window)
 	case 15:
 		switch (rnd(40)) {
 		case 0:
+			if (w->o.nrails < nrails && dp_order_widen(&w->o, nrails))
+				fail_with_seed("no memory");
 			world_bond(w);
 			break;
 		case 1:
@@ -192,7 +194,8 @@ static void one_step(struct world *w, uint32_t window)
 		case 9:
 			if (!rnd(20)) {
 				world_reset(w);
-				world_bond(w);
+				if (w->o.nrails == nrails)
+					world_bond(w);
 			}
 			break;
 		}
@@ -217,8 +220,9 @@ START_TEST(test_random)
 
 		nrails = 1 + rnd(REF_RAILS);
 		random_kinds();
-		world_init(&w, kinds, nrails, mode, 2);
-		if (rnd(4))
+		world_init(&w, kinds, rnd(4) ? nrails : 1, mode, 2);
+		w.r.nrails = nrails;
+		if (w.o.nrails == nrails)
 			world_bond(&w);
 		for (uint64_t end = step + 400 + rnd(3000); step < end && w.r.n < WRS; step++) {
 			one_step(&w, window);

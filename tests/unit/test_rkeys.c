@@ -209,6 +209,27 @@ START_TEST(test_reuse)
 }
 END_TEST
 
+static unsigned blocked_in_dereg;
+
+static void count_blocked(struct ibv_mr *mr)
+{
+	blocked_in_dereg += dp_key_blocked(dp_key_dev("fake0"), mr->rkey) ||
+			    dp_key_blocked(dp_key_dev("fake1"), mr->rkey) ||
+			    dp_key_blocked(dp_key_dev("fake2"), mr->rkey);
+}
+
+/* From the real dereg_mr on another thread may be given the key: it is blocked before. */
+START_TEST(test_blocked_in_time)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+
+	ck_assert_ptr_nonnull(learn(mr->rkey));
+	fake_in_dereg = count_blocked;
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert_uint_eq(blocked_in_dereg, FAKE_DEVS);
+}
+END_TEST
+
 /* Keys that no peer was told are used again at once. */
 START_TEST(test_reuse_without_holder)
 {
@@ -355,7 +376,7 @@ START_TEST(test_rereg)
 	fake_control_start(3000);
 	ck_assert_int_eq(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, mem + 512, 100, 0), 0);
 	fake_control_stop();
-	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 1);
+	ck_assert_uint_eq(fake_acks_at_rereg, 1);
 	keys = learn(mr->rkey);
 	ck_assert_ptr_nonnull(keys);
 	ck_assert_ptr_eq(fake_how(1, keys[0]).addr, mem + 512);
@@ -808,6 +829,7 @@ int main(void)
 	tcase_add_test(tc, test_none_for_rail0_only);
 	tcase_add_test(tc, test_call_fails);
 	tcase_add_test(tc, test_reuse);
+	tcase_add_test(tc, test_blocked_in_time);
 	tcase_add_test(tc, test_reuse_without_holder);
 	tcase_add_test(tc, test_lease);
 	tcase_add_test(tc, test_gone_holder);

@@ -225,10 +225,11 @@ static void want_json(const char *path)
 		 (int)getpid());
 	slurp(path);
 	ck_assert_msg(!strncmp(text, want, strlen(want)), "%s\n%s", text, want);
-	ck_assert_ptr_nonnull(strstr(text, "{\"port\":\"mlx5_0:1\",\"peer\":\"10.0.0.3\",\"tx_bytes\":5,\"tx_msgs\":2}"));
 	ck_assert_ptr_nonnull(
-		strstr(text, "],\"splits\":11,\"spreads\":12,\"signals\":13,\"signals_waited\":4,\"signal_wait_ns\":10000,"
-			     "\"deferred\":15,\"held\":16,\"fallbacks\":{\"no-peer\":1,\"twin-sq-full\":2}}\n"));
+		strstr(text, "{\"port\":\"mlx5_0:1\",\"peer\":\"10.0.0.3\",\"tx_bytes\":5,\"tx_msgs\":2}"));
+	ck_assert_ptr_nonnull(strstr(
+		text, "],\"splits\":11,\"spreads\":12,\"signals\":13,\"signals_waited\":4,\"signal_wait_ns\":10000,"
+		      "\"deferred\":15,\"held\":16,\"fallbacks\":{\"no-peer\":1,\"twin-sq-full\":2}}\n"));
 }
 
 static int count_files(void)
@@ -263,8 +264,8 @@ START_TEST(json_is_json)
 	traffic("od\"d\\:1", "new\nline\x7f", 1, 1);
 	ck_assert_int_eq(dp_stats_write_json("j"), 0);
 	slurp("j");
-	ck_assert_ptr_nonnull(
-		strstr(text, "\"flows\":[{\"port\":\"od\\\"d\\\\:1\",\"peer\":\"new\\u000aline\\u007f\",\"tx_bytes\":1"));
+	ck_assert_ptr_nonnull(strstr(
+		text, "\"flows\":[{\"port\":\"od\\\"d\\\\:1\",\"peer\":\"new\\u000aline\\u007f\",\"tx_bytes\":1"));
 	ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
 	ck_assert_ptr_nonnull(strstr(text, "\"fallbacks\":{}}"));
 }

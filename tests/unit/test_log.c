@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "log.h"
+
+/* One line, control characters harmless, errno kept. */
+START_TEST(log_lines)
+{
+	int fds[2], saved = dup(2);
+	char buf[4096], want[128], big[3000];
+	ssize_t n;
+
+	ck_assert_int_eq(pipe(fds), 0);
+	ck_assert_int_ge(dup2(fds[1], 2), 0);
+	errno = EBADMSG;
+	dp_warn("qp 0x%x: %s", 0x1a, "two\nlines\n");
+	ck_assert_int_eq(errno, EBADMSG);
+	dp_info("not said");
+	memset(big, 'b', sizeof(big) - 1);
+	big[sizeof(big) - 1] = '\0';
+	dp_warn("%s", big);
+	dup2(saved, 2);
+	close(fds[1]);
+	n = read(fds[0], buf, sizeof(buf) - 1);
+	ck_assert_int_gt(n, 0);
+	buf[n] = '\0';
+	snprintf(want, sizeof(want), "dualport[%d]: qp 0x1a: two?lines\n", (int)getpid());
+	ck_assert(!strncmp(buf, want, strlen(want)));
+	ck_assert_int_eq(n - (ssize_t)strlen(want), 1023);
+	ck_assert_str_eq(buf + n - 5, "b...\n");
+	close(fds[0]);
+	close(saved);
+}
+END_TEST
+
+/* Nobody reads standard error any more: no reason for the program to die of SIGPIPE. */
+START_TEST(log_closed_pipe)
+{
+	int fds[2], saved = dup(2);
+
+	ck_assert_int_eq(pipe(fds), 0);
+	ck_assert_int_ge(dup2(fds[1], 2), 0);
+	close(fds[0]);
+	close(fds[1]);
+	dp_warn("nobody hears");
+	dup2(saved, 2);
+	close(saved);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("log");
+	TCase *tc = tcase_create("all");
+	SRunner *sr;
+	int failed;
+
+	tcase_add_test(tc, log_lines);
+	tcase_add_test(tc, log_closed_pipe);
+	suite_add_tcase(s, tc);
+	sr = srunner_create(s);
+	srunner_run_all(sr, CK_NORMAL);
+	failed = srunner_ntests_failed(sr);
+	srunner_free(sr);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
