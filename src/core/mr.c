@@ -171,13 +171,18 @@ void dp_mr_twins_make(struct dp_mr_rec *r)
 void dp_mr_publish(struct dp_mr_rec *r)
 {
 	struct dp_pd *pd = r->m.pd;
+	bool call = false;
 
 	if (!r->m.usable)
 		return;
 	dp_take(&pd->lock);
 	if (dp_hmap_put(&pd->c->lkeys, r->m.lkey, &r->m) || dp_hmap_put(&pd->rkeys, r->m.rkey, &r->m))
 		dp_warn("%s: out of memory: a memory region uses this port only", pd->c->dev);
+	else
+		call = dp_push_list(r);
 	dp_drop(&pd->lock);
+	if (call)
+		dp_push_call(pd);
 }
 
 struct dp_holder *dp_mr_unpublish(struct dp_mr_rec *r)
@@ -190,6 +195,7 @@ struct dp_holder *dp_mr_unpublish(struct dp_mr_rec *r)
 		dp_hmap_del(&pd->c->lkeys, r->m.lkey);
 	if (dp_hmap_get(&pd->rkeys, r->m.rkey) == &r->m)
 		dp_hmap_del(&pd->rkeys, r->m.rkey);
+	dp_push_unlist(r);
 	h = r->m.holders;
 	r->m.holders = NULL;
 	dp_drop(&pd->lock);
@@ -352,6 +358,14 @@ out:
 	return ret;
 }
 
+static void unlist(void *val, void *arg)
+{
+	struct dp_mr_rec *r = val;
+
+	(void)arg;
+	r->listed = false;
+}
+
 void dp_mr_after_fork(void)
 {
 	static const pthread_rwlock_t unlocked = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
@@ -359,5 +373,6 @@ void dp_mr_after_fork(void)
 	dp_lock_init(&list_lock);
 	dp_lock_init(&devs_lock);
 	dp_lock_init(&mrs.lock);
+	dp_hmap_each(&mrs, unlist, NULL); /* dp_push_pd_after_fork() emptied the lists */
 	dp_mr_life = unlocked;
 }

@@ -47,7 +47,7 @@ struct dp_holder {
 static dp_lock lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
 static pthread_once_t changed_once = PTHREAD_ONCE_INIT;
-static struct dp_hmap kpeers = DP_HMAP_INIT; /* dp_peer pointer -> struct kpeer */
+static struct dp_hmap kpeers = DP_HMAP_INIT; /* peer_key() -> struct kpeer */
 static struct qkey *buckets[BUCKETS];
 static TAILQ_HEAD(, dp_holder) quarantine = TAILQ_HEAD_INITIALIZER(quarantine);
 static TAILQ_HEAD(, dp_holder) unsent = TAILQ_HEAD_INITIALIZER(unsent);
@@ -417,9 +417,15 @@ static void kick(void)
 
 /* ---- messages */
 
+/* The address of a former self may be another peer's now. */
+static uint64_t peer_key(struct dp_peer *peer)
+{
+	return dp_peer_is_self(peer) ? 0 : (uint64_t)(uintptr_t)peer;
+}
+
 static struct kpeer *kpeer_get(struct dp_peer *peer)
 {
-	struct kpeer *kp = dp_hmap_getp(&kpeers, peer);
+	struct kpeer *kp = dp_hmap_get(&kpeers, peer_key(peer));
 
 	if (kp)
 		return kp;
@@ -429,7 +435,7 @@ static struct kpeer *kpeer_get(struct dp_peer *peer)
 	kp->peer = peer;
 	kp->self = dp_peer_is_self(peer);
 	kp->refs = 1;
-	if (dp_hmap_put(&kpeers, (uint64_t)(uintptr_t)peer, kp)) {
+	if (dp_hmap_put(&kpeers, peer_key(peer), kp)) {
 		free(kp);
 		return NULL;
 	}
@@ -456,8 +462,7 @@ static struct dp_holder *record_new(const struct dp_mr_rec *r)
 	return h;
 }
 
-/* With pd->lock held: the MR cannot go before the peer is recorded. */
-static bool holder_add(struct dp_mr_rec *r, struct dp_peer *peer)
+bool dp_holder_add(struct dp_mr_rec *r, struct dp_peer *peer)
 {
 	struct dp_holder *h;
 	struct kpeer *kp;
@@ -500,7 +505,7 @@ static void answer(struct dp_peer *peer, struct dp_pd *pd, uint32_t pd_id, uint3
 	if (pd) {
 		dp_take(&pd->lock);
 		r = dp_hmap_get(&pd->rkeys, rkey);
-		if (r && r->m.usable && pd->c->nsib <= DP_MAX_RAILS && holder_add(r, peer)) {
+		if (r && r->m.usable && pd->c->nsib <= DP_MAX_RAILS && dp_holder_add(r, peer)) {
 			dp_put8(&b, (uint8_t)pd->c->nsib);
 			for (uint32_t i = 0; i < pd->c->nsib; i++)
 				dp_put32(&b, r->m.twin[i] ? r->m.twin[i]->rkey : 0);
@@ -568,7 +573,7 @@ void dp_owner_gone(struct dp_peer *peer)
 	struct kpeer *kp;
 
 	dp_take(&lock);
-	kp = dp_hmap_del(&kpeers, (uint64_t)(uintptr_t)peer);
+	kp = dp_hmap_del(&kpeers, peer_key(peer));
 	if (kp) {
 		/* out of reach need not mean ended: until then it may still write */
 		kp->gone_until = dp_peer_granted_until(peer);

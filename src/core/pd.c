@@ -7,11 +7,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-struct pd_rec {
-	struct dp_pd p;
-	_Atomic uint32_t refs; /* the program's, its MRs', and the control thread's while it answers a peer */
-};
-
 static struct dp_hmap pds = DP_HMAP_INIT;    /* ibv_pd pointer -> struct dp_pd */
 static struct dp_hmap pd_ids = DP_HMAP_INIT; /* id -> struct dp_pd */
 static dp_lock ids_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -28,20 +23,15 @@ struct dp_pd *dp_pd_find(struct ibv_pd *pd)
 	return dp_hmap_getp(&pds, pd);
 }
 
-static struct pd_rec *rec_of(struct dp_pd *pd)
-{
-	return (struct pd_rec *)pd;
-}
-
 void dp_pd_hold(struct dp_pd *pd)
 {
-	atomic_fetch_add_explicit(&rec_of(pd)->refs, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&dp_pd_rec(pd)->refs, 1, memory_order_relaxed);
 }
 
 void dp_pd_put(struct dp_pd *pd)
 {
 	/* acq_rel: whoever frees it sees all that the others did with it */
-	if (atomic_fetch_sub_explicit(&rec_of(pd)->refs, 1, memory_order_acq_rel) != 1)
+	if (atomic_fetch_sub_explicit(&dp_pd_rec(pd)->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	dp_hmap_fini(&pd->rkeys);
 	dp_lock_fini(&pd->lock);
@@ -63,7 +53,7 @@ struct dp_pd *dp_pd_by_id(uint32_t id)
 
 /*
  * Ids are drawn at random: a peer learns the id of a PD only when a QP of that PD is bonded with it, and one that
- * was not told cannot guess it, hence not pull keys. Nothing else needs to be checked at a pull.
+ * was not told cannot guess it, hence not pull keys or watch. Nothing else needs to be checked there.
  */
 static int publish_id(struct dp_pd *pd)
 {
@@ -103,7 +93,7 @@ static void drop_twins(struct dp_pd *pd)
 
 static void record(struct dp_ctx *c, struct ibv_pd *pd)
 {
-	struct pd_rec *r = calloc(1, sizeof(*r));
+	struct dp_pd_rec *r = calloc(1, sizeof(*r));
 	struct dp_pd *p;
 
 	if (!r)
@@ -117,6 +107,7 @@ static void record(struct dp_ctx *c, struct ibv_pd *pd)
 	atomic_init(&r->refs, 1);
 	dp_lock_init(&p->lock);
 	dp_hmap_init(&p->rkeys);
+	dp_push_init(r);
 	for (uint32_t i = 0; i < c->nsib; i++) {
 		if (!c->sib[i].ctx)
 			continue;
@@ -195,6 +186,7 @@ static void unlock_one(void *val, void *arg)
 	(void)arg;
 	dp_lock_init(&pd->lock);
 	dp_lock_init(&pd->rkeys.lock);
+	dp_push_pd_after_fork(dp_pd_rec(pd));
 }
 
 void dp_pd_after_fork(void)

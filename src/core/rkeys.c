@@ -1,37 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
-/* The holder's side of remote keys: pulls the keys of a peer's twins on first use, forgets them when told. */
-#include "rkeys.h"
+/*
+ * The holder's side of remote keys: watches the peer's PD, looks keys up, pulls what is used and not known.
+ */
+#include "rpd.h"
 
 #include <stdlib.h>
 #include "peer/wire.h"
 
-#define MAX_ENTRIES (1u << 20) /* per remote PD */
 #define MAX_PENDING 4096u      /* pulls without an answer, per remote PD */
-#define NONE_NS 100000000u     /* how long "no twin" is believed */
-
-/* Fields other than keys: rpd->lock. */
-struct entry {
-	/* Set once: from NULL to an array that lives as long as the entry. */
-	_Atomic(uint32_t *) keys;
-	uint32_t n;
-	_Atomic uint64_t none_until; /* 0: a pull is on its way */
-	uint32_t rkey;
-	struct entry *next; /* to be freed */
-};
-
-struct dp_rpd {
-	_Atomic(struct dp_peer *) peer; /* NULL: gone */
-	uint32_t pd_id;
-	bool self;
-	_Atomic uint32_t refs;
-	struct dp_hmap entries; /* rkey -> struct entry */
-	dp_lock lock;
-	uint32_t nentries, npending;
-	uint32_t *pull; /* rkeys to ask for */
-	uint32_t npull, cap_pull;
-	bool pull_called, sweep_called;
-	struct dp_rpd *next; /* rpds_lock */
-};
 
 static dp_lock rpds_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct dp_rpd *rpds;
@@ -39,7 +15,7 @@ static _Atomic uint32_t rpds_to_self;
 
 /* ---- remote PDs */
 
-static struct dp_rpd *find_held(struct dp_peer *peer, uint32_t pd_id)
+struct dp_rpd *dp_rpd_find(struct dp_peer *peer, uint32_t pd_id)
 {
 	struct dp_rpd *r;
 
@@ -55,7 +31,10 @@ static struct dp_rpd *find_held(struct dp_peer *peer, uint32_t pd_id)
 
 struct dp_rpd *dp_rpd_get(struct dp_peer *peer, uint32_t pd_id)
 {
-	struct dp_rpd *r = find_held(peer, pd_id);
+	struct dp_rpd *r = dp_rpd_find(peer, pd_id);
+	static uint32_t last_watch; /* [control] */
+	uint8_t buf[8];
+	struct dp_wbuf b = { .p = buf, .cap = sizeof(buf) };
 
 	if (r)
 		return r;
@@ -70,25 +49,25 @@ struct dp_rpd *dp_rpd_get(struct dp_peer *peer, uint32_t pd_id)
 		atomic_fetch_add(&rpds_to_self, 1);
 	dp_hmap_init(&r->entries);
 	dp_lock_init(&r->lock);
+	r->watch = ++last_watch;
 	dp_take(&rpds_lock); /* only this thread adds */
 	r->next = rpds;
 	rpds = r;
 	dp_drop(&rpds_lock);
+	dp_put32(&b, pd_id);
+	dp_put32(&b, r->watch);
+	dp_peer_send(peer, DP_MSG_KEYS_WATCH, buf, b.len); /* if it fails, gone() follows */
 	return r;
+}
+
+bool dp_rpd_ready(const struct dp_rpd *rpd)
+{
+	return rpd->ready || !atomic_load_explicit(&rpd->peer, memory_order_relaxed);
 }
 
 bool dp_rpd_none_to_self(void)
 {
 	return !atomic_load(&rpds_to_self);
-}
-
-static void free_entry(void *val, void *arg)
-{
-	struct entry *e = val;
-
-	(void)arg;
-	free(atomic_load_explicit(&e->keys, memory_order_relaxed));
-	free(e);
 }
 
 static void rpd_hold(struct dp_rpd *rpd)
@@ -98,6 +77,7 @@ static void rpd_hold(struct dp_rpd *rpd)
 
 void dp_rpd_put(struct dp_rpd *rpd)
 {
+	struct dp_peer *peer;
 	struct dp_rpd **at;
 
 	dp_take(&rpds_lock); /* or it could be found again at its end */
@@ -111,58 +91,22 @@ void dp_rpd_put(struct dp_rpd *rpd)
 	if (*at)
 		*at = rpd->next;
 	dp_drop(&rpds_lock);
+	/* the last put is the control thread's: whoever else has one looks keys up for a QP, which has its own */
+	peer = atomic_load_explicit(&rpd->peer, memory_order_relaxed);
+	if (peer) {
+		uint8_t buf[4];
+		struct dp_wbuf b = { .p = buf, .cap = sizeof(buf) };
+
+		dp_put32(&b, rpd->pd_id);
+		dp_peer_send(peer, DP_MSG_KEYS_UNWATCH, buf, b.len);
+	}
 	if (rpd->self)
 		atomic_fetch_sub(&rpds_to_self, 1);
-	dp_hmap_each(&rpd->entries, free_entry, NULL);
+	dp_hmap_each(&rpd->entries, dp_entry_free, NULL);
 	dp_hmap_fini(&rpd->entries);
 	dp_lock_fini(&rpd->lock);
 	free(rpd->pull);
 	free(rpd);
-}
-
-/* ---- safe removal */
-
-static void barrier_one(struct dp_qp *q, void *arg)
-{
-	(void)arg;
-	dp_take(&q->lock);
-	dp_drop(&q->lock);
-}
-
-/*
- * Whoever looked up a key before it was unlinked did so with the lock of its QP held, and has posted with it by
- * the time that we had that lock, too. After this no new fragment uses what was unlinked.
- */
-static void barrier(void)
-{
-	dp_qp_each(barrier_one, NULL);
-}
-
-static void free_entries(struct entry *e)
-{
-	struct entry *next;
-
-	for (; e; e = next) {
-		next = e->next;
-		free_entry(e, NULL);
-	}
-}
-
-/* Pulls on their way are left alone: the answer is newer than whatever is invalidated now. */
-static struct entry *unlink_known(struct dp_rpd *rpd, uint32_t rkey)
-{
-	struct entry *e;
-
-	dp_take(&rpd->lock);
-	e = dp_hmap_get(&rpd->entries, rkey);
-	if (e && !atomic_load_explicit(&e->keys, memory_order_relaxed))
-		e = NULL;
-	if (e) {
-		dp_hmap_del(&rpd->entries, rkey);
-		rpd->nentries--;
-	}
-	dp_drop(&rpd->lock);
-	return e;
 }
 
 struct sweep {
@@ -202,9 +146,7 @@ static void sweep(void *arg)
 	}
 	rpd->sweep_called = false;
 	dp_drop(&rpd->lock);
-	if (dead)
-		barrier();
-	free_entries(dead);
+	dp_entries_free(dead);
 	dp_rpd_put(rpd);
 }
 
@@ -236,12 +178,6 @@ static void pull(void *arg)
 	dp_rpd_put(rpd);
 }
 
-static bool pending(const struct entry *e)
-{
-	return !atomic_load_explicit(&e->none_until, memory_order_relaxed) &&
-	       !atomic_load_explicit(&e->keys, memory_order_relaxed);
-}
-
 static bool pull_add(struct dp_rpd *rpd, uint32_t rkey)
 {
 	if (rpd->npull == rpd->cap_pull) {
@@ -264,7 +200,7 @@ static void not_asked(struct dp_rpd *rpd)
 	dp_take(&rpd->lock);
 	while (rpd->npull) {
 		e = dp_hmap_get(&rpd->entries, rpd->pull[--rpd->npull]);
-		if (!e || !pending(e)) /* answered without being asked */
+		if (!e || !dp_entry_pending(e)) /* answered without being asked */
 			continue;
 		atomic_store_explicit(&e->none_until, dp_now_ns() + NONE_NS, memory_order_relaxed);
 		rpd->npending--;
@@ -272,25 +208,6 @@ static void not_asked(struct dp_rpd *rpd)
 	rpd->pull_called = false;
 	dp_drop(&rpd->lock);
 	dp_rpd_put(rpd);
-}
-
-static struct entry *entry_new(struct dp_rpd *rpd, uint32_t rkey)
-{
-	struct entry *e;
-
-	if (rpd->nentries == MAX_ENTRIES)
-		return NULL;
-	e = calloc(1, sizeof(*e));
-	if (!e)
-		return NULL;
-	e->rkey = rkey;
-	atomic_init(&e->none_until, 1); /* long ago */
-	if (dp_hmap_put(&rpd->entries, rkey, e)) {
-		free(e);
-		return NULL;
-	}
-	rpd->nentries++;
-	return e;
 }
 
 static enum dp_fallback ask(struct dp_rpd *rpd, uint32_t rkey)
@@ -301,12 +218,13 @@ static enum dp_fallback ask(struct dp_rpd *rpd, uint32_t rkey)
 
 	dp_take(&rpd->lock);
 	e = dp_hmap_get(&rpd->entries, rkey);
-	if (e && !atomic_load_explicit(&e->none_until, memory_order_relaxed))
-		goto out; /* another thread was faster */
+	if (e && (atomic_load_explicit(&e->keys, memory_order_relaxed) ||
+		  !atomic_load_explicit(&e->none_until, memory_order_relaxed)))
+		goto out; /* another thread was faster, or the answer */
 	if (rpd->npending == MAX_PENDING)
 		goto out;
 	if (!e)
-		e = entry_new(rpd, rkey);
+		e = dp_entry_new(rpd, rkey, MAX_ENTRIES);
 	if (!e) {
 		call_sweep = rpd->nentries == MAX_ENTRIES && !rpd->sweep_called;
 		rpd->sweep_called |= call_sweep;
@@ -393,131 +311,6 @@ struct dp_peer *dp_self_peer(void)
 	return self;
 }
 
-void dp_keys_malformed(struct dp_peer *peer, uint16_t type, size_t len)
-{
-	static _Atomic bool said;
-
-	if (!atomic_exchange(&said, true))
-		dp_warn("peer %s: malformed message 0x%x of %zu bytes about remote keys: ignored, as are later ones",
-			dp_peer_text(peer), type, len);
-}
-
-static void keys_are(struct dp_peer *peer, const uint8_t *data, size_t len)
-{
-	struct dp_rbuf b = { .p = data, .len = len };
-	uint32_t id = dp_get32(&b), rkey = dp_get32(&b);
-	uint8_t n = dp_get8(&b);
-	uint32_t *keys = NULL;
-	struct dp_rpd *rpd;
-	struct entry *e;
-
-	if (b.bad || n > DP_MAX_RAILS || b.len != n * 4u) {
-		dp_keys_malformed(peer, DP_MSG_KEYS_ARE, len);
-		return;
-	}
-	if (n)
-		keys = malloc(n * sizeof(*keys)); /* without memory: as if there were no twins */
-	for (uint32_t i = 0; keys && i < n; i++)
-		keys[i] = dp_get32(&b);
-	rpd = find_held(peer, id);
-	if (!rpd)
-		goto out; /* un-bonded meanwhile */
-	dp_take(&rpd->lock);
-	e = dp_hmap_get(&rpd->entries, rkey);
-	if (e && pending(e)) {
-		rpd->npending--;
-		if (keys) {
-			e->n = n;
-			/* release: readers take no lock */
-			atomic_store_explicit(&e->keys, keys, memory_order_release);
-			keys = NULL;
-		} else {
-			atomic_store_explicit(&e->none_until, dp_now_ns() + NONE_NS, memory_order_relaxed);
-		}
-	}
-	dp_drop(&rpd->lock);
-	dp_rpd_put(rpd);
-out:
-	free(keys);
-}
-
-static void invalidate(struct dp_peer *peer, const uint8_t *data, size_t len)
-{
-	static uint8_t buf[2 + DP_KEYS_BATCH * 8];
-	struct dp_rbuf b = { .p = data, .len = len }, again;
-	struct dp_wbuf acks = { .p = buf, .cap = sizeof(buf) };
-	uint16_t n = dp_get16(&b), nacks = 0;
-	struct entry *dead = NULL, *e;
-	struct dp_rpd *rpd;
-
-	if (b.bad || !n || n > DP_KEYS_BATCH || b.len != n * 17u) {
-		dp_keys_malformed(peer, DP_MSG_KEYS_INVAL, len);
-		return;
-	}
-	again = b;
-	for (uint16_t i = 0; i < n; i++) {
-		uint32_t id = dp_get32(&b), rkey = dp_get32(&b);
-
-		dp_get64(&b);
-		dp_get8(&b);
-		rpd = find_held(peer, id);
-		if (!rpd)
-			continue;
-		e = unlink_known(rpd, rkey);
-		if (e) {
-			e->next = dead;
-			dead = e;
-		}
-		dp_rpd_put(rpd);
-	}
-	if (dead)
-		barrier();
-	free_entries(dead);
-
-	dp_put16(&acks, 0);
-	for (uint16_t i = 0; i < n; i++) {
-		uint32_t id = dp_get32(&again);
-		uint64_t seq;
-		uint8_t flags;
-
-		dp_get32(&again);
-		seq = dp_get64(&again);
-		flags = dp_get8(&again);
-		rpd = flags & DP_INVAL_DRAIN ? find_held(peer, id) : NULL;
-		if (rpd) {
-			dp_ack_later(peer, rpd, seq);
-			dp_rpd_put(rpd);
-		} else {
-			dp_put64(&acks, seq);
-			nacks++;
-		}
-	}
-	buf[0] = (uint8_t)(nacks >> 8);
-	buf[1] = (uint8_t)nacks;
-	if (nacks)
-		dp_peer_send(peer, DP_MSG_KEYS_ACK, buf, acks.len);
-}
-
-void dp_rkeys_message(struct dp_peer *peer, uint16_t type, const uint8_t *data, size_t len)
-{
-	switch (type) {
-	case DP_MSG_KEYS_PULL:
-		dp_owner_pull(peer, data, len);
-		break;
-	case DP_MSG_KEYS_ARE:
-		keys_are(peer, data, len);
-		break;
-	case DP_MSG_KEYS_INVAL:
-		invalidate(peer, data, len);
-		break;
-	case DP_MSG_KEYS_ACK:
-		dp_owner_ack(peer, data, len);
-		break;
-	default:
-		dp_keys_malformed(peer, type, len);
-	}
-}
-
 void dp_rkeys_gone(struct dp_peer *peer)
 {
 	bool any = false;
@@ -531,8 +324,9 @@ void dp_rkeys_gone(struct dp_peer *peer)
 	}
 	dp_drop(&rpds_lock);
 	if (any)
-		barrier(); /* posters may be looking at the peer's lease */
+		dp_key_barrier(); /* posters may be looking at the peer's lease */
 	dp_acks_gone(peer);
+	dp_push_gone(peer);
 	dp_owner_gone(peer);
 }
 
@@ -545,6 +339,7 @@ void dp_keys_after_fork(void)
 		atomic_store(&r->peer, NULL);
 	}
 	dp_acks_after_fork();
+	dp_push_after_fork();
 	dp_pd_after_fork();
 	dp_mr_after_fork();
 	dp_owner_after_fork();

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
 /*
- * What pd.c, mr.c, memlock.c, rereg.c, owner.c and rkeys.c share.
+ * What pd.c, mr.c, memlock.c, rereg.c, owner.c, push.c and rkeys*.c share.
  *
  * Owner side: a peer that was told the keys of an MR is a holder of it. When the MR goes, its keys stay in
  * quarantine until each holder has acknowledged the news or may not use remote keys any more because its lease
  * ran out. While a key is in quarantine, reg_mr does not hand it out.
+ *
+ * A peer that uses keys of a PD watches it: it is told the keys that there are, and those of later MRs. Each told key
+ * makes it a holder, as a pull does.
  *
  * Locks: mr_life (mr.c) > dp_pd.lock > owner.c's lock; rkeys.c's locks are leaves. None of them is held while a
  * dp_qp.lock is taken, except mr_life, which the control thread never takes.
@@ -22,11 +25,39 @@ enum {
 	DP_MSG_KEYS_ARE,		/* u32 pd, u32 rkey, u8 n (0: it has no twins), n * u32 twin's rkey */
 	DP_MSG_KEYS_INVAL,		/* u16 n, n * { u32 pd, u32 rkey, u64 seq, u8 flags } */
 	DP_MSG_KEYS_ACK,		/* u16 n, n * u64 seq */
+	DP_MSG_KEYS_WATCH,		/* u32 pd, u32 id: tell all keys, then END with that id, then what comes */
+	DP_MSG_KEYS_UNWATCH,		/* u32 pd */
+	DP_MSG_KEYS_TABLE,		/* u32 pd, u8 k, u16 n, n * { u32 rkey, k * u32 twin's rkey } */
+	DP_MSG_KEYS_END,		/* u32 pd, u32 id */
 };
 /* Acknowledge only when fragments that use the key are complete: the MR stays, only its twins go. */
 #define DP_INVAL_DRAIN 1
 
 /* ---- pd.c */
+
+struct dp_mr_rec;
+struct dp_watcher;
+
+struct dp_pd_rec {
+	struct dp_pd p;
+	_Atomic uint32_t refs; /* the program's, its MRs', its watchers', and the control thread's while it uses it */
+
+	/* push.c, with p.lock */
+	TAILQ_HEAD(, dp_mr_rec) listed;	   /* published, remote access allowed, oldest first */
+	TAILQ_HEAD(, dp_watcher) watchers;
+	uint32_t nlisted, nbehind;	   /* nbehind: watchers that are not at the end of listed */
+	struct dp_mr_rec *fresh;	   /* this and those after it: no watcher was told since they came */
+	bool queued;			   /* a push is on its way; holds a reference */
+	/* push.c, [control] */
+	struct dp_timer timer;
+	bool waiting; /* for the timer */
+	uint64_t pushed; /* when, CLOCK_MONOTONIC ns */
+};
+
+static inline struct dp_pd_rec *dp_pd_rec(struct dp_pd *pd)
+{
+	return (struct dp_pd_rec *)pd;
+}
 
 /* The real functions for ctx, whether it is recorded or not; NULL only if its copy of libibverbs is unknown. */
 const struct dp_verbs *dp_real_of(struct ibv_context *ctx);
@@ -55,6 +86,8 @@ struct dp_mr_rec {
 	uint32_t dev; /* dp_key_dev() of rail 0's device */
 	uint64_t kept; /* memlock.c: the round in which its twins could not be given back */
 	TAILQ_ENTRY(dp_mr_rec) all;
+	bool listed; /* push.c */
+	TAILQ_ENTRY(dp_mr_rec) in_pd;
 };
 
 /* Excludes dereg and rereg (read) from giving back twins of MRs that the program did not touch (write). */
@@ -111,11 +144,28 @@ static inline uint64_t dp_lease_bound(void)
 void dp_owner_pull(struct dp_peer *peer, const uint8_t *data, size_t len);
 void dp_owner_ack(struct dp_peer *peer, const uint8_t *data, size_t len);
 void dp_owner_gone(struct dp_peer *peer);
+/* [control] With pd->lock held: the MR cannot go before the peer is recorded. False: out of memory. */
+bool dp_holder_add(struct dp_mr_rec *r, struct dp_peer *peer);
 void dp_owner_after_fork(void);
+
+/* ---- push.c */
+
+void dp_push_init(struct dp_pd_rec *pd);
+/* Both with pd->lock. If list returns true, call dp_push_call() after that lock was dropped. */
+bool dp_push_list(struct dp_mr_rec *r);
+void dp_push_unlist(struct dp_mr_rec *r);
+void dp_push_call(struct dp_pd *pd);
+/* [control] */
+void dp_owner_watch(struct dp_peer *peer, const uint8_t *data, size_t len);
+void dp_owner_unwatch(struct dp_peer *peer, const uint8_t *data, size_t len);
+void dp_push_gone(struct dp_peer *peer);
+/* In a forked child, in this order. */
+void dp_push_after_fork(void);
+void dp_push_pd_after_fork(struct dp_pd_rec *pd);
 void dp_mr_after_fork(void);
 void dp_pd_after_fork(void);
 
-/* ---- rkeys.c */
+/* ---- rkeys.c, rkeys_msg.c */
 
 /* Does nothing in this process use keys of this process? */
 bool dp_rpd_none_to_self(void);

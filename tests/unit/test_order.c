@@ -11,79 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "order_ref.h"
+#include "order_kinds.h"
 
 #define SLOTS 16
-
-/* ---- alphabets ---- */
-
-enum {
-	A,	/* bulk WRITE, cut */
-	B,	/* disjoint from A */
-	C,	/* overlaps A's halves crosswise */
-	Arot,	/* A, cut the other way round */
-	Asib,	/* A, whole on a sibling */
-	Awhole, /* A, not to be cut */
-	R,	/* bulk READ of A into X, cut */
-	Rrot,	/* bulk READ of B into X, the other way round */
-	Rsib,
-	Bf,	/* fenced */
-	RBf,	/* bulk READ of B into Y, fenced */
-	F,	/* small WRITE elsewhere */
-	Fin,	/* small WRITE into A */
-	Ff,	/* fenced */
-	T,	/* atomic */
-	Tin,	/* atomic that answers into X */
-	S,	/* SEND, ranges unknown */
-	I,	/* WRITE_WITH_IMM into B */
-	r,	/* small READ into X */
-	NKINDS
-};
-#define SIG NKINDS /* kind + SIG: the signalled variant */
-
-static struct ref_kind kinds[2 * NKINDS];
-
-static void kind(int id, const char *name, unsigned flags, uint64_t lo, uint64_t hi, uint64_t llo, uint64_t lhi)
-{
-	kinds[id] = (struct ref_kind){ .flags = flags, .remote = { lo, hi }, .local = { llo, lhi } };
-	strcpy(kinds[id].name, name);
-}
-
-static void make_kinds(uint32_t nr)
-{
-	const unsigned b = DP_OP_BULK, p = DP_OP_PLAIN;
-
-	kind(A, "write-A", b | p, 0, 12, 0, 0);
-	kind(B, "write-B", b | p, 12, 24, 0, 0);
-	kind(C, "write-C", b | p, 6, 18, 0, 0);
-	kind(Arot, "write-A-rotated", b | p, 0, 12, 0, 0);
-	kind(Asib, "write-A-sibling", b | p, 0, 12, 0, 0);
-	kind(Awhole, "write-A-whole", b | p, 0, 12, 0, 0);
-	kind(R, "read-A-to-X", b | p | DP_OP_READ, 0, 12, 100, 112);
-	kind(Rrot, "read-B-to-X-rotated", b | p | DP_OP_READ, 12, 24, 100, 112);
-	kind(Rsib, "read-A-to-X-sibling", b | p | DP_OP_READ, 0, 12, 100, 112);
-	kind(Bf, "write-B-fenced", b | p | DP_OP_FENCE, 12, 24, 0, 0);
-	kind(RBf, "read-B-to-Y-fenced", b | p | DP_OP_READ | DP_OP_FENCE, 12, 24, 120, 132);
-	kind(F, "flag", p, 30, 31, 0, 0);
-	kind(Fin, "flag-in-A", p, 9, 10, 0, 0);
-	kind(Ff, "flag-fenced", p | DP_OP_FENCE, 30, 31, 0, 0);
-	kind(T, "atomic", DP_OP_ATOMIC, 32, 40, 140, 148);
-	kind(Tin, "atomic-to-X", DP_OP_ATOMIC, 32, 40, 104, 112);
-	kind(S, "send", DP_OP_ALL, 0, 0, 0, 0);
-	kind(I, "write-imm-in-B", 0, 20, 21, 0, 0);
-	kind(r, "small-read-to-X", p | DP_OP_READ, 1, 2, 109, 110);
-	for (int i = 0; i < NKINDS; i++) {
-		if (i == Arot || i == Rrot)
-			ref_cut(&kinds[i], nr, nr, 1);
-		else if (i == Asib || i == Rsib)
-			ref_cut(&kinds[i], nr, 1, nr - 1);
-		else if ((kinds[i].flags & DP_OP_BULK) && i != Awhole)
-			ref_cut(&kinds[i], nr, nr, 0);
-		kinds[i + SIG] = kinds[i];
-		kinds[i + SIG].flags |= DP_OP_SIGNALED;
-		strcat(kinds[i + SIG].name, "!");
-	}
-}
 
 /* ---- the explorer ---- */
 
@@ -193,7 +123,7 @@ static void widen(struct state *s)
 	point_inside(s);
 }
 
-/* Open addressing over 64-bit hashes; two states that share one are taken for the same (1e7 states: odds 1e-5). */
+/* Open addressing over 64-bit hashes. Two states that share one are taken for the same (1e6 states: odds 1e-7). */
 static uint64_t *seen_set;
 static size_t seen_size, seen_used;
 
@@ -299,7 +229,7 @@ static uint64_t hash_state(const struct state *s)
 static void explore(struct state *s);
 
 /* Takes one more step, from a copy. */
-#define STEP(what_, a_, b_, rail_)                                                                                                     \
+#define STEP(what_, a_, b_, rail_)                                                                                    \
 	do {                                                                                                          \
 		copy_state(&t, s);                                                                                    \
 		trace[depth].what = (what_);                                                                          \
@@ -316,7 +246,7 @@ static void programs_turn(struct state *s)
 	struct state t;
 
 	for (int i = 0; s->left && i < sc->n; i++) {
-		STEP("post", kinds[sc->alphabet[i]].name, "", 0);
+		STEP("post", order_kinds[sc->alphabet[i]].name, "", 0);
 		t.left--;
 		if (dp_order_full(&t.w.o))
 			grow(&t);
@@ -329,7 +259,7 @@ static void programs_turn(struct state *s)
 	for (int i = 0; s->left && s->undos && i < sc->n; i++) {
 		unsigned two[2] = { (unsigned)sc->alphabet[i], (unsigned)sc->alphabet[(i + 1) % sc->n] };
 
-		STEP("refuse", kinds[two[0]].name, kinds[two[1]].name, 0);
+		STEP("refuse", order_kinds[two[0]].name, order_kinds[two[1]].name, 0);
 		t.undos--;
 		while (t.w.o.next + 2 - t.w.o.tail > t.w.o.mask + 1)
 			grow(&t);
@@ -413,7 +343,7 @@ static void run(const struct scenario *scenario, enum dp_ordering mode)
 		seen_resize(1 << 12);
 		depth = 0;
 		memset(&s, 0, sizeof(s));
-		world_init(&s.w, kinds, sc->nrails, mode, sc->slots);
+		world_init(&s.w, order_kinds, sc->nrails, mode, sc->slots);
 		dp_order_fini(&s.w.o);
 		if (sc->narrow)
 			s.w.o.nrails = 1;
@@ -441,7 +371,7 @@ static void run_all(const char *what, const struct scenario *list, int n, int m)
 {
 	unsigned long st = 0, sp = 0, wa = 0, ac = 0;
 
-	make_kinds(list->nrails);
+	order_make_kinds(list->nrails);
 	for (int i = 0; i < n; i++) {
 		run(&list[i], modes[m]);
 		st += states;
@@ -471,7 +401,8 @@ END_TEST
 START_TEST(test_three)
 {
 	static const struct scenario list[] = {
-		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 4, ALPHABET(A, B + SIG, C, C + SIG, Arot, Asib, R, R + SIG, Rrot, Bf, RBf, F, F + SIG, T, S + SIG,
+		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 4,
+		  ALPHABET(A, B + SIG, C, C + SIG, Arot, Asib, R, R + SIG, Rrot, Bf, RBf, F, F + SIG, T, S + SIG,
 				 r) },
 	};
 
@@ -504,7 +435,8 @@ START_TEST(test_four_wider)
 {
 	static const struct scenario list[] = {
 		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(A, C + SIG, F, F + SIG, T, Bf, R) },
-		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(Asib, Arot + SIG, I, Ff + SIG, RBf, r) },
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4,
+		  ALPHABET(Asib, Arot + SIG, I, Ff + SIG, RBf, r) },
 	};
 
 	run_all("4 WRs of 7 kinds", list, sizeof(list) / sizeof(*list), _i);
@@ -516,7 +448,8 @@ START_TEST(test_bonding)
 {
 	static const struct scenario list[] = {
 		{ .nrails = 2, .max = 4, .slots = 2, ALPHABET(A, F + SIG), .bonds = 2, .unbonds = 1 },
-		{ .nrails = 2, .max = 3, .slots = 2, .narrow = true, ALPHABET(R, Bf + SIG, C), .bonds = 2, .unbonds = 1 },
+		{ .nrails = 2, .max = 3, .slots = 2, .narrow = true,
+		  ALPHABET(R, Bf + SIG, C), .bonds = 2, .unbonds = 1 },
 		{ .nrails = 2, .max = 5, .slots = 2, .narrow = true, ALPHABET(F, A + SIG), .bonds = 1, .unbonds = 1 },
 		{ .nrails = 2, .max = 3, .slots = 2, ALPHABET(A, C + SIG, T, Bf), .bonds = 2, .unbonds = 2 },
 	};
@@ -530,7 +463,8 @@ START_TEST(test_reset_undo_grow)
 	static const struct scenario list[] = {
 		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 2, ALPHABET(A, F + SIG, C), .resets = 1 },
 		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 2, ALPHABET(A, F + SIG, Bf), .undos = 1 },
-		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 2, ALPHABET(R + SIG, T, RBf), .undos = 1, .grows = 1 },
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 2,
+		  ALPHABET(R + SIG, T, RBf), .undos = 1, .grows = 1 },
 		{ .nrails = 2, .max = 4, .slots = 2, ALPHABET(S, A + SIG, F), .bonds = 1, .undos = 1 },
 	};
 
@@ -544,258 +478,26 @@ START_TEST(test_three_rails)
 		{ .nrails = 3, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(A, C + SIG) },
 		{ .nrails = 3, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(Arot, F, Asib + SIG) },
 		{ .nrails = 3, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(R, Bf + SIG) },
-		{ .nrails = 3, .max = 2, .start_bonded = true, .slots = 4, ALPHABET(A, C + SIG, RBf, Rsib, T, F), .undos = 1 },
-		{ .nrails = 3, .max = 3, .start_bonded = true, .slots = 4, ALPHABET(A, C, Rsib, RBf + SIG, T, S + SIG, Bf, R + SIG) },
+		{ .nrails = 3, .max = 2, .start_bonded = true, .slots = 4,
+		  ALPHABET(A, C + SIG, RBf, Rsib, T, F), .undos = 1 },
+		{ .nrails = 3, .max = 3, .start_bonded = true, .slots = 4,
+		  ALPHABET(A, C, Rsib, RBf + SIG, T, S + SIG, Bf, R + SIG) },
 	};
 
 	run_all("3 rails", list, sizeof(list) / sizeof(*list), _i);
 }
 END_TEST
 
-/* ---- traces that must come out in one way ---- */
-
-static struct world w;
-
-static void begin(enum dp_ordering mode, bool bonded)
-{
-	make_kinds(2);
-	depth = 0;
-	world_init(&w, kinds, 2, mode, 16);
-	if (bonded)
-		world_bond(&w);
-}
-
-static struct dp_op *post(int k)
-{
-	world_add(&w, (unsigned)k);
-	world_drive(&w);
-	world_compare(&w);
-	return dp_order_op(&w.o, w.o.next - 1);
-}
-
-static void ack(uint32_t rail)
-{
-	while (world_place(&w, rail))
-		;
-	while (world_ack(&w, rail, 1))
-		;
-	world_drive(&w);
-	world_compare(&w);
-}
-
-static int deliver_all(void)
-{
-	int n = 0;
-
-	while (world_deliver(&w))
-		n++;
-	return n;
-}
-
-/* data, unsignalled flag, signalled data: nothing would tell of the flag, so the data follows it on rail 0 */
-START_TEST(test_trace_unsignalled_flag)
-{
-	struct dp_op *op;
-
-	begin(DP_ORDER_STRICT, true);
-	ck_assert(!post(A)->whole);
-	post(F);
-	ck_assert_uint_eq(w.o.post0, 1); /* the flag waits for the data */
-	op = post(A + SIG);
-	ck_assert(op->whole && op->behind);
-	ck_assert_uint_eq(w.o.post0, 1);
-	ack(1);
-	ck_assert_uint_eq(w.o.post0, 3);
-	ack(0);
-	ck_assert_int_eq(deliver_all(), 1);
-	ck_assert_uint_eq(w.o.tail, 3);
-	world_quiescent(&w);
-	world_fini(&w);
-}
-END_TEST
-
-/* data, signalled flag, data: the sibling's part waits for the flag's completion, then goes */
-START_TEST(test_trace_signalled_flag)
-{
-	begin(DP_ORDER_STRICT, true);
-	post(A);
-	post(F + SIG);
-	ck_assert(!post(B + SIG)->whole);
-	ack(1);
-	ck_assert_uint_eq(w.o.post0, 3); /* rail 0's part of the data follows the flag there */
-	ck_assert(!dp_order_may_posts(&w.o));
-	ck_assert_uint_eq(w.o.posts, 2);
-	ack(0); /* both completions */
-	ck_assert_int_eq(deliver_all(), 1);
-	ck_assert_uint_eq(w.o.posts, 3);
-	ck_assert_uint_eq(dp_order_held(&w.o), 2);
-	ack(1);
-	ck_assert_int_eq(deliver_all(), 1);
-	world_quiescent(&w);
-	world_fini(&w);
-}
-END_TEST
-
-/* in mode signal the sibling's part goes at once, in mode relaxed the flag does not wait either */
-START_TEST(test_trace_weaker_modes)
-{
-	begin(DP_ORDER_SIGNAL, true);
-	post(A);
-	post(F);
-	ck_assert(!post(B + SIG)->whole);
-	ck_assert_uint_eq(w.o.posts, 3);
-	ck_assert_uint_eq(w.o.post0, 1);
-	world_fini(&w);
-	begin(DP_ORDER_RELAXED, true);
-	post(A);
-	post(F);
-	ck_assert(!post(B + SIG)->whole);
-	ck_assert_uint_eq(w.o.post0, 3);
-	post(T);
-	ck_assert_uint_eq(w.o.post0, 3);
-	post(Ff);
-	ack(1);
-	ck_assert_uint_eq(w.o.post0, 5);
-	world_fini(&w);
-	begin(DP_ORDER_RC, true);
-	ck_assert(!post(A)->whole); /* nothing before it */
-	ck_assert(post(B)->whole);  /* nothing tells of A's part on rail 0 */
-	ck_assert_uint_eq(w.o.post0, 1);
-	world_fini(&w);
-}
-END_TEST
-
-/* equal ranges cut at equal places never wait, crosswise overlaps do */
-START_TEST(test_trace_overlap)
-{
-	begin(DP_ORDER_STRICT, true);
-	for (int i = 0; i < 8; i++)
-		ck_assert(!post(A)->whole);
-	ck_assert_uint_eq(w.o.post0, 8);
-	ck_assert_uint_eq(w.o.posts, 8);
-	ck_assert(post(Arot)->behind); /* its half on rail 1 meets A's on rail 0, of which nobody tells */
-	world_fini(&w);
-	begin(DP_ORDER_STRICT, true);
-	post(A);
-	ck_assert(!post(C)->whole); /* only its half on rail 0 meets A's, on rail 1 */
-	ck_assert_uint_eq(w.o.post0, 1);
-	ck_assert_uint_eq(w.o.posts, 2);
-	world_fini(&w);
-}
-END_TEST
-
-/* data, fenced data */
-START_TEST(test_trace_fence)
-{
-	begin(DP_ORDER_SIGNAL, true);
-	post(R + SIG);
-	ck_assert(!post(Bf)->whole);
-	ck_assert_uint_eq(w.o.post0, 1);
-	ck_assert_uint_eq(w.o.posts, 1);
-	ack(1);
-	ck_assert_uint_eq(w.o.post0, 2);
-	ck_assert_uint_eq(w.o.posts, 1);
-	ack(0);
-	ck_assert_uint_eq(w.o.posts, 2);
-	world_fini(&w);
-	begin(DP_ORDER_SIGNAL, true);
-	post(T);
-	ck_assert(post(Bf)->behind);
-	world_fini(&w);
-}
-END_TEST
-
-/* what was outstanding when bonding counts as one signal; once it is acknowledged, data is cut again */
-START_TEST(test_trace_bond)
-{
-	begin(DP_ORDER_STRICT, false);
-	ck_assert(post(A + SIG)->whole);
-	ck_assert(post(A)->whole);
-	world_bond(&w);
-	ck_assert(post(B)->behind); /* nothing tells of the second */
-	post(F + SIG);
-	ck_assert(!post(A + SIG)->whole);
-	ck_assert_uint_eq(w.o.post0, 5);
-	ck_assert(!dp_order_may_posts(&w.o));
-	ack(0);
-	ck_assert_uint_eq(w.o.posts, 5);
-	world_unbond(&w);
-	ck_assert(post(C + SIG)->whole);
-	ck_assert_uint_eq(w.o.post0, 5); /* meets the fragment that is still out */
-	ack(1);
-	ck_assert_uint_eq(w.o.post0, 6);
-	ack(0);
-	ck_assert_int_eq(deliver_all(), 4);
-	world_quiescent(&w);
-	ck_assert_uint_eq(w.o.tail, w.o.next);
-	world_reset(&w);
-	ck_assert(post(A)->whole); /* a reset QP is not bonded */
-	world_fini(&w);
-}
-END_TEST
-
-/* a completion that nobody expects must not shift the matching of those that come later */
-START_TEST(test_trace_unexpected_completion)
-{
-	struct dp_op_desc d = { .flags = DP_OP_PLAIN };
-
-	begin(DP_ORDER_STRICT, true);
-	ck_assert(dp_order_match(&w.o) == UINT64_MAX);
-	dp_order_add(&w.o, &d);
-	dp_order_posted0(&w.o);
-	ck_assert(dp_order_match(&w.o) == UINT64_MAX);
-	ck_assert(dp_order_held(&w.o) == UINT64_MAX);
-	d.flags |= DP_OP_SIGNALED;
-	dp_order_add(&w.o, &d);
-	ck_assert(dp_order_match(&w.o) == UINT64_MAX); /* not posted yet */
-	dp_order_posted0(&w.o);
-	ck_assert_uint_eq(dp_order_match(&w.o), 1);
-	ck_assert(dp_order_match(&w.o) == UINT64_MAX);
-	ck_assert_uint_eq(dp_order_deliverable(&w.o), 1);
-	world_fini(&w);
-}
-END_TEST
-
-/* before bonding completions are given as they come, without asking: that must not leave one to be given again */
-START_TEST(test_trace_given_unasked)
-{
-	struct dp_op_desc d = { .flags = DP_OP_PLAIN };
-
-	begin(DP_ORDER_STRICT, false);
-	dp_order_add(&w.o, &d);
-	d.flags |= DP_OP_SIGNALED;
-	dp_order_add(&w.o, &d);
-	dp_order_posted0(&w.o);
-	dp_order_posted0(&w.o);
-	ck_assert_uint_eq(dp_order_match(&w.o), 1);
-	dp_order_delivered(&w.o);
-	ck_assert(dp_order_held(&w.o) == UINT64_MAX);
-	ck_assert_uint_eq(w.o.tail, 2);
-	dp_order_delivered(&w.o); /* nothing is held: nothing happens */
-	ck_assert_uint_eq(w.o.deliver, 2);
-	world_fini(&w);
-}
-END_TEST
-
 int main(void)
 {
 	Suite *s = suite_create("order");
-	TCase *traces = tcase_create("traces"), *all = tcase_create("interleavings");
+	TCase *all = tcase_create("interleavings");
 	SRunner *sr;
 	int failed;
 
 	ref_fail = print_trace_and_fail;
 	ref_world_only = getenv("ORDER_WORLD_ONLY") != NULL;
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	tcase_add_test(traces, test_trace_unsignalled_flag);
-	tcase_add_test(traces, test_trace_signalled_flag);
-	tcase_add_test(traces, test_trace_weaker_modes);
-	tcase_add_test(traces, test_trace_overlap);
-	tcase_add_test(traces, test_trace_fence);
-	tcase_add_test(traces, test_trace_bond);
-	tcase_add_test(traces, test_trace_unexpected_completion);
-	tcase_add_test(traces, test_trace_given_unasked);
-	suite_add_tcase(s, traces);
 	tcase_set_timeout(all, 600);
 	tcase_add_loop_test(all, test_every_kind, 0, NMODES);
 	tcase_add_loop_test(all, test_three, 0, NMODES);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * The order machine under long random programs: up to 4 rails, 200 WRs, random kinds, cuts, overlaps and schedules, with
- * bonding, un-bonding, growth, refusals and RESET in between. ORDER_SEED repeats a run, ORDER_STEPS lengthens it.
+ * The order machine under long random programs: up to 4 rails, 200 WRs, random kinds, cuts, overlaps and schedules,
+ * with bonding, un-bonding, growth, refusals and RESET in between. ORDER_SEED repeats a run, ORDER_STEPS lengthens it.
  */
 #include <check.h>
 #include <inttypes.h>

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* Short programs for the order machine that must come out in one way. */
+#include <check.h>
+#include <stdlib.h>
+
+#include "order_kinds.h"
+
+static void fail_test(const char *why)
+{
+	ck_abort_msg("%s", why);
+}
+
+static struct world w;
+
+static void begin(enum dp_ordering mode, bool bonded)
+{
+	order_make_kinds(2);
+	world_init(&w, order_kinds, 2, mode, 16);
+	if (bonded)
+		world_bond(&w);
+}
+
+static struct dp_op *post(int k)
+{
+	world_add(&w, (unsigned)k);
+	world_drive(&w);
+	world_compare(&w);
+	return dp_order_op(&w.o, w.o.next - 1);
+}
+
+static void ack(uint32_t rail)
+{
+	while (world_place(&w, rail))
+		;
+	while (world_ack(&w, rail, 1))
+		;
+	world_drive(&w);
+	world_compare(&w);
+}
+
+static int deliver_all(void)
+{
+	int n = 0;
+
+	while (world_deliver(&w))
+		n++;
+	return n;
+}
+
+/* data, unsignalled flag, signalled data: nothing would tell of the flag, so the data follows it on rail 0 */
+START_TEST(test_trace_unsignalled_flag)
+{
+	struct dp_op *op;
+
+	begin(DP_ORDER_STRICT, true);
+	ck_assert(!post(A)->whole);
+	post(F);
+	ck_assert_uint_eq(w.o.post0, 1); /* the flag waits for the data */
+	op = post(A + SIG);
+	ck_assert(op->whole && op->behind);
+	ck_assert_uint_eq(w.o.post0, 1);
+	ack(1);
+	ck_assert_uint_eq(w.o.post0, 3);
+	ack(0);
+	ck_assert_int_eq(deliver_all(), 1);
+	ck_assert_uint_eq(w.o.tail, 3);
+	world_quiescent(&w);
+	world_fini(&w);
+}
+END_TEST
+
+/* data, signalled flag, data: the sibling's part waits for the flag's completion, then goes */
+START_TEST(test_trace_signalled_flag)
+{
+	begin(DP_ORDER_STRICT, true);
+	post(A);
+	post(F + SIG);
+	ck_assert(!post(B + SIG)->whole);
+	ack(1);
+	ck_assert_uint_eq(w.o.post0, 3); /* rail 0's part of the data follows the flag there */
+	ck_assert(!dp_order_may_posts(&w.o));
+	ck_assert_uint_eq(w.o.posts, 2);
+	ack(0); /* both completions */
+	ck_assert_int_eq(deliver_all(), 1);
+	ck_assert_uint_eq(w.o.posts, 3);
+	ck_assert_uint_eq(dp_order_held(&w.o), 2);
+	ack(1);
+	ck_assert_int_eq(deliver_all(), 1);
+	world_quiescent(&w);
+	world_fini(&w);
+}
+END_TEST
+
+/* in mode signal the sibling's part goes at once, in mode relaxed the flag does not wait either */
+START_TEST(test_trace_weaker_modes)
+{
+	begin(DP_ORDER_SIGNAL, true);
+	post(A);
+	post(F);
+	ck_assert(!post(B + SIG)->whole);
+	ck_assert_uint_eq(w.o.posts, 3);
+	ck_assert_uint_eq(w.o.post0, 1);
+	world_fini(&w);
+	begin(DP_ORDER_RELAXED, true);
+	post(A);
+	post(F);
+	ck_assert(!post(B + SIG)->whole);
+	ck_assert_uint_eq(w.o.post0, 3);
+	post(T);
+	ck_assert_uint_eq(w.o.post0, 3);
+	post(Ff);
+	ack(1);
+	ck_assert_uint_eq(w.o.post0, 5);
+	world_fini(&w);
+	begin(DP_ORDER_RC, true);
+	ck_assert(!post(A)->whole); /* nothing before it */
+	ck_assert(post(B)->whole);  /* nothing tells of A's part on rail 0 */
+	ck_assert_uint_eq(w.o.post0, 1);
+	world_fini(&w);
+}
+END_TEST
+
+/* equal ranges cut at equal places never wait, crosswise overlaps do */
+START_TEST(test_trace_overlap)
+{
+	begin(DP_ORDER_STRICT, true);
+	for (int i = 0; i < 8; i++)
+		ck_assert(!post(A)->whole);
+	ck_assert_uint_eq(w.o.post0, 8);
+	ck_assert_uint_eq(w.o.posts, 8);
+	ck_assert(post(Arot)->behind); /* its half on rail 1 meets A's on rail 0, of which nobody tells */
+	world_fini(&w);
+	begin(DP_ORDER_STRICT, true);
+	post(A);
+	ck_assert(!post(C)->whole); /* only its half on rail 0 meets A's, on rail 1 */
+	ck_assert_uint_eq(w.o.post0, 1);
+	ck_assert_uint_eq(w.o.posts, 2);
+	world_fini(&w);
+}
+END_TEST
+
+/* data, fenced data */
+START_TEST(test_trace_fence)
+{
+	begin(DP_ORDER_SIGNAL, true);
+	post(R + SIG);
+	ck_assert(!post(Bf)->whole);
+	ck_assert_uint_eq(w.o.post0, 1);
+	ck_assert_uint_eq(w.o.posts, 1);
+	ack(1);
+	ck_assert_uint_eq(w.o.post0, 2);
+	ck_assert_uint_eq(w.o.posts, 1);
+	ack(0);
+	ck_assert_uint_eq(w.o.posts, 2);
+	world_fini(&w);
+	begin(DP_ORDER_SIGNAL, true);
+	post(T);
+	ck_assert(post(Bf)->behind);
+	world_fini(&w);
+}
+END_TEST
+
+/* what was outstanding when bonding counts as one signal; once it is acknowledged, data is cut again */
+START_TEST(test_trace_bond)
+{
+	begin(DP_ORDER_STRICT, false);
+	ck_assert(post(A + SIG)->whole);
+	ck_assert(post(A)->whole);
+	world_bond(&w);
+	ck_assert(post(B)->behind); /* nothing tells of the second */
+	post(F + SIG);
+	ck_assert(!post(A + SIG)->whole);
+	ck_assert_uint_eq(w.o.post0, 5);
+	ck_assert(!dp_order_may_posts(&w.o));
+	ack(0);
+	ck_assert_uint_eq(w.o.posts, 5);
+	world_unbond(&w);
+	ck_assert(post(C + SIG)->whole);
+	ck_assert_uint_eq(w.o.post0, 5); /* meets the fragment that is still out */
+	ack(1);
+	ck_assert_uint_eq(w.o.post0, 6);
+	ack(0);
+	ck_assert_int_eq(deliver_all(), 4);
+	world_quiescent(&w);
+	ck_assert_uint_eq(w.o.tail, w.o.next);
+	world_reset(&w);
+	ck_assert(post(A)->whole); /* a reset QP is not bonded */
+	world_fini(&w);
+}
+END_TEST
+
+/* a completion that nobody expects must not shift the matching of those that come later */
+START_TEST(test_trace_unexpected_completion)
+{
+	struct dp_op_desc d = { .flags = DP_OP_PLAIN };
+
+	begin(DP_ORDER_STRICT, true);
+	ck_assert(dp_order_match(&w.o) == UINT64_MAX);
+	dp_order_add(&w.o, &d);
+	dp_order_posted0(&w.o);
+	ck_assert(dp_order_match(&w.o) == UINT64_MAX);
+	ck_assert(dp_order_held(&w.o) == UINT64_MAX);
+	d.flags |= DP_OP_SIGNALED;
+	dp_order_add(&w.o, &d);
+	ck_assert(dp_order_match(&w.o) == UINT64_MAX); /* not posted yet */
+	dp_order_posted0(&w.o);
+	ck_assert_uint_eq(dp_order_match(&w.o), 1);
+	ck_assert(dp_order_match(&w.o) == UINT64_MAX);
+	ck_assert_uint_eq(dp_order_deliverable(&w.o), 1);
+	world_fini(&w);
+}
+END_TEST
+
+/* before bonding completions are given as they come, without asking: that must not leave one to be given again */
+START_TEST(test_trace_given_unasked)
+{
+	struct dp_op_desc d = { .flags = DP_OP_PLAIN };
+
+	begin(DP_ORDER_STRICT, false);
+	dp_order_add(&w.o, &d);
+	d.flags |= DP_OP_SIGNALED;
+	dp_order_add(&w.o, &d);
+	dp_order_posted0(&w.o);
+	dp_order_posted0(&w.o);
+	ck_assert_uint_eq(dp_order_match(&w.o), 1);
+	dp_order_delivered(&w.o);
+	ck_assert(dp_order_held(&w.o) == UINT64_MAX);
+	ck_assert_uint_eq(w.o.tail, 2);
+	dp_order_delivered(&w.o); /* nothing is held: nothing happens */
+	ck_assert_uint_eq(w.o.deliver, 2);
+	world_fini(&w);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("order_traces");
+	TCase *tc = tcase_create("traces");
+	SRunner *sr;
+	int failed;
+
+	ref_fail = fail_test;
+	tcase_add_test(tc, test_trace_unsignalled_flag);
+	tcase_add_test(tc, test_trace_signalled_flag);
+	tcase_add_test(tc, test_trace_weaker_modes);
+	tcase_add_test(tc, test_trace_overlap);
+	tcase_add_test(tc, test_trace_fence);
+	tcase_add_test(tc, test_trace_bond);
+	tcase_add_test(tc, test_trace_unexpected_completion);
+	tcase_add_test(tc, test_trace_given_unasked);
+	suite_add_tcase(s, tc);
+	sr = srunner_create(s);
+	srunner_run_all(sr, CK_NORMAL);
+	failed = srunner_ntests_failed(sr);
+	srunner_free(sr);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
