@@ -54,7 +54,15 @@ void dp_bond_give_up(struct dp_bond *b, enum dp_fallback reason)
 	for (uint32_t r = 1; r < b->q->nrails; r++)
 		if (b->q->rail[r].twin)
 			dp_twin_destroy(b->q, &b->q->rail[r]);
+	dp_bond_put_keys(b);
 	dp_bond_settled(b->q);
+}
+
+void dp_bond_put_keys(struct dp_bond *b)
+{
+	if (b->rpd)
+		dp_rpd_put(b->rpd);
+	b->rpd = NULL;
 }
 
 /* Exactly one side of a bond leads. */
@@ -197,6 +205,7 @@ static void take_theirs(struct dp_bond *b, const struct dp_bond_msg *m)
 		b->theirs[i + 1] = m->rail[i];
 	for (uint32_t r = 1; r < b->q->nrails; r++)
 		b->q->rail[r].peer_sib_idx = b->theirs[r].sib_idx;
+	b->rpd = dp_rpd_get(b->peer, b->peer_pd); /* NULL: tried again at the switch */
 }
 
 static void on_offer(struct dp_bond *b, const struct dp_bond_msg *m)

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SAY_AFTER_NS UINT64_C(5000000000)
+
 static dp_lock start_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool started;
 static int live; /* bonds not freed yet */
@@ -56,14 +58,27 @@ void dp_bond_wait(struct dp_qp *q)
 
 /* ---- seeking ----------------------------------------------------------------------------------------------- */
 
-/* The owner of the peer's QP is known, but its program has not connected it to ours in all the time. */
+/* In case nobody waits long enough to hear the final answer. */
+static void say_no_answer(struct dp_bond *b)
+{
+	char text[64];
+
+	dp_say_once(&b->peer_gid, "peer %s: no libdualport has answered; qp 0x%x and its like are on one port until one "
+				  "does", dp_gid_text(&b->peer_gid, text, sizeof(text)), b->my_qpn);
+	/* the final answer is no news then */
+	b->said = true;
+}
+
+/* Nobody answers; or: the owner of the peer's QP is known, but its program has not connected it to ours in all the time. */
 static void not_named(struct dp_timer *t)
 {
 	struct dp_bond *b = (struct dp_bond *)((char *)t - offsetof(struct dp_bond, timer));
 	struct dp_qp *q = b->q;
 
 	dp_take(&q->ctl);
-	if (!b->ended && b->state == SEEKING) {
+	if (!b->ended && b->state == SEEKING && !b->peer) {
+		say_no_answer(b);
+	} else if (!b->ended && b->state == SEEKING) {
 		dp_say_once(&b->peer_gid, "qp 0x%x: the peer's qp 0x%x was not connected to it; one port", b->my_qpn,
 			    b->peer_qpn);
 		dp_bond_give_up(b, DP_FB_PEER_REFUSED);
@@ -82,7 +97,8 @@ static void found(void *arg, struct dp_peer *peer, int status)
 	if (b->ended || b->state != SEEKING)
 		goto out;
 	if (status) {
-		dp_say_once(&b->peer_gid, "peer %s: %s; qp 0x%x and its like stay on one port",
+		if (!b->said)
+			dp_say_once(&b->peer_gid, "peer %s: %s; qp 0x%x and its like stay on one port",
 			    dp_gid_text(&b->peer_gid, text, sizeof(text)),
 			    status == -ECONNREFUSED ? "no libdualport answers (connection refused)" :
 			    status == -ENOENT	    ? "libdualport there does not know the qp" :
@@ -113,6 +129,7 @@ static void loop_to_self(struct dp_bond *b)
 	memcpy(b->theirs, b->mine, sizeof(b->theirs));
 	for (uint32_t r = 1; r < q->nrails; r++)
 		q->rail[r].peer_sib_idx = q->rail[r].sib_idx;
+	b->rpd = dp_rpd_get(b->peer, b->peer_pd);
 	if (!dp_bond_connect_twins(b)) {
 		dp_bond_give_up(b, DP_FB_TWIN_QP_FAILED);
 		return;
@@ -137,6 +154,7 @@ static void seek(void *arg)
 		loop_to_self(b);
 		goto out;
 	}
+	dp_timer_arm(&b->timer, SAY_AFTER_NS, not_named);
 	b->locate = dp_peer_locate(&b->peer_gid, b->netdev, b->peer_qpn, dp_cfg.peer_timeout_ns, found, b);
 	if (!b->locate)
 		dp_bond_give_up(b, DP_FB_NO_PEER);
@@ -165,8 +183,7 @@ static void finish(void *arg)
 	if (*p)
 		*p = b->next;
 	dp_bond_tell(b, DP_BOND_BYE);
-	if (b->rpd)
-		dp_rpd_put(b->rpd);
+	dp_bond_put_keys(b);
 	dp_qp_put(b->q);
 	free(b);
 	dp_take(&start_lock);
@@ -290,12 +307,18 @@ void dp_bond_end(struct dp_qp *q)
 		return;
 	q->bond = NULL;
 	b->ended = true;
+	if (b->state == SEEKING) {
+		dp_fallback(DP_FB_NO_PEER);
+		if (!b->peer)
+			say_no_answer(b);
+	}
 	dp_take(&q->lock);
 	dp_order_unbond(&q->order);
 	rpd = q->rpd;
 	q->rpd = NULL;
 	dp_drop(&q->lock);
-	b->rpd = rpd;
+	if (rpd) /* else it may still be b's */
+		b->rpd = rpd;
 	dp_peer_call(finish, b);
 	dp_bond_settled(q);
 }

@@ -21,6 +21,7 @@ enum bond_state {
 struct dp_bond {
 	struct dp_qp *q; /* held */
 	enum bond_state state;
+	bool said;   /* that nobody answers */
 	bool refuse; /* NO for our own reasons: answer asks with it */
 	bool ended; /* the program's side is over; the control thread frees it */
 	union ibv_gid my_gid, peer_gid;
@@ -31,8 +32,8 @@ struct dp_bond {
 	struct dp_peer *peer;
 	uint32_t peer_pd;
 	struct dp_twin_info mine[DP_MAX_RAILS], theirs[DP_MAX_RAILS]; /* by rail */
-	uint64_t probe_deadline;
-	struct dp_rpd *rpd; /* to be put by the control thread */
+	uint64_t probe_deadline, keys_deadline;
+	struct dp_rpd *rpd; /* until the switch moves it to the QP, and again at the end; put by the control thread */
 	struct dp_timer timer;
 	struct dp_bond *next; /* of all, control thread */
 };
@@ -43,6 +44,7 @@ extern struct dp_bond *dp_bonds;
 void dp_bond_tell(struct dp_bond *b, enum dp_bond_type type);
 void dp_bond_give_up(struct dp_bond *b, enum dp_fallback reason); /* native for good */
 void dp_bond_stop_seeking(struct dp_bond *b);
+void dp_bond_put_keys(struct dp_bond *b);
 unsigned dp_bond_make_twins(struct dp_bond *b, uint32_t limit);
 unsigned dp_bond_connect_twins(struct dp_bond *b);
 /* Twins on both sides can receive. */

@@ -9,6 +9,8 @@
 
 #define PROBE_LIMIT_NS UINT64_C(3000000000)
 #define PROBE_LOOK_NS UINT64_C(500000)
+/* how long a bond waits for the peer's keys: without them the program's first WRs all go on one rail */
+#define KEYS_LIMIT_NS UINT64_C(200000000)
 
 static uint32_t weight_of(uint32_t place)
 {
@@ -52,7 +54,8 @@ static int prepare_rails(struct dp_bond *b)
 		if (!rail->chain.sge || !rail->flow)
 			return -ENOMEM;
 	}
-	q->rpd = dp_rpd_get(b->peer, b->peer_pd);
+	q->rpd = b->rpd ? b->rpd : dp_rpd_get(b->peer, b->peer_pd);
+	b->rpd = NULL;
 	return q->rpd ? 0 : -ENOMEM;
 }
 
@@ -134,6 +137,7 @@ static void look_at_probes(struct dp_timer *t)
 	struct dp_bond *b = (struct dp_bond *)((char *)t - offsetof(struct dp_bond, timer));
 	struct dp_qp *q = b->q;
 	bool open = false;
+	uint64_t now;
 
 	dp_take(&q->ctl);
 	if (b->ended || b->state != PROBING)
@@ -145,7 +149,8 @@ static void look_at_probes(struct dp_timer *t)
 		open |= q->rail[r].twin && q->rail[r].probe == DP_PROBE_SENT;
 	dp_drop(&q->lock);
 	dp_drop(&q->scq->lock);
-	if (open && dp_now_ns() < b->probe_deadline)
+	now = dp_now_ns();
+	if ((open && now < b->probe_deadline) || (b->rpd && !dp_rpd_ready(b->rpd) && now < b->keys_deadline))
 		dp_timer_arm(&b->timer, PROBE_LOOK_NS, look_at_probes);
 	else
 		switch_over(b);
@@ -164,12 +169,14 @@ void dp_bond_probe(struct dp_bond *b)
 			  (b->theirs[r].access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
 	if (!access) {
 		b->state = RESPONDER;
+		dp_bond_put_keys(b);
 		dp_qp_untrack(q, DP_FB_NO_REMOTE_ACCESS);
 		dp_bond_settled(q);
 		return;
 	}
 	b->state = PROBING;
 	b->probe_deadline = dp_now_ns() + PROBE_LIMIT_NS;
+	b->keys_deadline = dp_now_ns() + KEYS_LIMIT_NS;
 	for (uint32_t r = 1; r < q->nrails; r++) {
 		int ret;
 

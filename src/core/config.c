@@ -162,8 +162,11 @@ static int read_environment(struct loader *l)
 			continue;
 		snprintf(name, sizeof(name), "%.*s", (int)(eq - *e), *e);
 		s = setting_of_env(*e, (size_t)(eq - *e));
-		if (!s)
-			return fail(l, name, "unknown setting in the environment");
+		if (!s) {
+			/* not an error as in the file: the environment is not ours alone, a site may have DUALPORT_HOME */
+			dp_warn("%s: no such setting; ignored", name);
+			continue;
+		}
 		ret = dp_setting_parse(s, l->cfg, eq + 1, why, sizeof(why));
 		if (!ret)
 			ret = dp_place_set(&l->places, (enum dp_setting_id)(s - dp_settings), name);

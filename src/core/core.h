@@ -123,9 +123,11 @@ static inline const uint32_t *dp_mr_lkeys(const struct dp_ctx *c, uint32_t lkey)
 /* What is known of one PD of one peer process. */
 struct dp_rpd;
 
-/* [control] Finds or makes it; counted, dp_rpd_put() gives it back. */
+/* [control] Finds or makes it, and then asks the peer for all its keys; counted, dp_rpd_put() gives it back. */
 struct dp_rpd *dp_rpd_get(struct dp_peer *peer, uint32_t pd_id);
 void dp_rpd_put(struct dp_rpd *rpd);
+/* [control] Did all keys that the peer had at dp_rpd_get() arrive? Also if there are none, or the peer is gone. */
+bool dp_rpd_ready(const struct dp_rpd *rpd);
 
 /*
  * The keys of the peer's twins for its rkey, by the peer's sibling number, n of them; NULL and *why when they
@@ -256,6 +258,7 @@ struct dp_qwr {
 /* What the shim knows of one op beside the order machine; slot = position & mask. */
 struct dp_slot {
 	struct dp_qwr *qwr; /* while some part waits */
+	uint64_t wr_id;
 	uint32_t byte_len;  /* of the whole WR, given at poll for READs */
 	uint8_t opcode;	    /* enum ibv_wr_opcode */
 	struct ibv_wc wc;   /* rail 0's completion, while held */
@@ -327,6 +330,7 @@ struct dp_qp {
 
 	/* failing (fail.c), with scq->lock and lock */
 	enum ibv_wc_status fail_status; /* of the sibling's error, for the first op it hit */
+	uint64_t fail_wr_id;
 	bool fail_reported;
 	bool twins_err;		   /* the twins were moved to ERR */
 	uint64_t fail_deadline;

@@ -454,9 +454,13 @@ bool dp_cq_progress(struct dp_cq *cq, bool take0)
 		dp_take(&q->lock);
 		if (q->retry)
 			release(q);
-		something = atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING ?
-				    dp_fail_ready(q) :
-				    dp_order_deliverable(&q->order) != UINT64_MAX;
+		if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING) {
+			something = dp_fail_ready(q);
+			if (something)
+				dp_channel_raise_error(cq);
+		} else {
+			something = dp_order_deliverable(&q->order) != UINT64_MAX;
+		}
 		dp_drop(&q->lock);
 	}
 	return something;

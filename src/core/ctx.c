@@ -190,8 +190,15 @@ static void abandon_if_of(struct dp_qp *q, void *arg)
 		dp_qp_abandon(q);
 }
 
+static void count_one(struct dp_ctx *c, void *arg)
+{
+	(void)c;
+	++*(unsigned *)arg;
+}
+
 int dp_close_device(struct ibv_context *ctx)
 {
+	unsigned left = 0;
 	struct dp_ctx *c = dp_ctx_find(ctx);
 	const struct dp_verbs *real = c ? c->real : dp_stub->real_of(ctx);
 	int ret;
@@ -216,6 +223,8 @@ int dp_close_device(struct ibv_context *ctx)
 	dp_hmap_fini(&c->lkeys);
 	free(c->sib);
 	free(c);
-	dp_bond_stop(false);
+	dp_ctx_each(count_one, &left);
+	if (!left)
+		dp_bond_stop(false);
 	return 0;
 }

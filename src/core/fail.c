@@ -44,6 +44,9 @@ static void begin(struct dp_qp *q, bool move)
 	atomic_store_explicit(&q->state, DP_QP_FAILING, memory_order_release);
 	dp_order_unbond(&q->order);
 	q->fail_deadline = dp_now_ns() + FLUSH_LIMIT_NS;
+	/* the oldest WR that rail 0 has not completed */
+	if (q->order.match < q->order.next)
+		q->fail_wr_id = dp_qp_slot(q, q->order.match)->wr_id;
 	if (move)
 		to_err(q, q->qp);
 	/* sibling parts of what never went are not wanted any more: their ops will be flushed by rail 0 */
@@ -180,9 +183,15 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 	case GIVE_KEPT:
 		s = q->tail_wcs;
 		*wc = s->wc;
-		/* what rail 0 reports as the culprit stands behind a WR that failed before it */
-		if (q->fail_reported)
+		if (q->fail_reported) {
+			/* what rail 0 reports as the culprit stands behind a WR that failed before it */
 			wc->status = IBV_WC_WR_FLUSH_ERR;
+		} else if (q->fail_status != IBV_WC_SUCCESS && wc->status == IBV_WC_WR_FLUSH_ERR &&
+			   wc->wr_id == q->fail_wr_id) {
+			/* rail 0 was only flushed by us, because of what a sibling met: say that, as one port would */
+			wc->status = q->fail_status;
+			q->fail_reported = true;
+		}
 		q->tail_wcs = s->next;
 		free(s);
 		return true;

@@ -268,7 +268,7 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	pos = dp_order_add(o, &k.d);
 	op = dp_order_op(o, pos);
 	s = dp_qp_slot(q, pos);
-	*s = (struct dp_slot){ .byte_len = (uint32_t)k.len, .opcode = (uint8_t)wr->opcode };
+	*s = (struct dp_slot){ .wr_id = wr->wr_id, .byte_len = (uint32_t)k.len, .opcode = (uint8_t)wr->opcode };
 	k.split = !op->whole;
 	go0 = o->post0 == pos && dp_order_may_post0(o);
 	gos = dp_order_may_posts(o); /* passes over ops without sibling parts, so it comes before the comparison */

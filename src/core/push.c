@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include "peer/wire.h"
 
-#define MAX_LISTED 65536u    /* MRs of one PD; the keys of more are pulled */
 #define SLICE 256u	     /* MRs for which pd->lock is held at once */
 #define GAP_NS 1000000u	     /* between pushes of one PD: MRs that live shorter need not be told of */
 #define RETRY_NS 100000000u
@@ -34,6 +33,7 @@ struct dp_watcher {
 	TAILQ_ENTRY(dp_watcher) all;
 };
 
+uint32_t dp_push_max = 65536;
 static TAILQ_HEAD(, dp_watcher) watchers = TAILQ_HEAD_INITIALIZER(watchers); /* [control] */
 
 void dp_push_init(struct dp_pd_rec *pd)
@@ -51,7 +51,7 @@ bool dp_push_list(struct dp_mr_rec *r)
 	struct dp_pd_rec *pd = dp_pd_rec(r->m.pd);
 
 	if (!(r->m.access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)) || pd->p.c->nsib > DP_MAX_RAILS ||
-	    pd->nlisted == MAX_LISTED)
+	    pd->nlisted >= dp_push_max)
 		return false;
 	TAILQ_INSERT_TAIL(&pd->listed, r, in_pd);
 	r->listed = true;

@@ -4,9 +4,6 @@
  */
 #include "rpd.h"
 
-#include <stdlib.h>
-#include "peer/wire.h"
-
 #define MAX_PENDING 4096u      /* pulls without an answer, per remote PD */
 
 static dp_lock rpds_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -292,8 +289,6 @@ const uint32_t *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, uint32_t *n, enum
 		*why = ask(rpd, rkey);
 	return NULL;
 }
-
-/* ---- messages */
 
 static bool is_self(struct dp_peer *peer, void *arg)
 {

@@ -150,6 +150,8 @@ void dp_owner_after_fork(void);
 
 /* ---- push.c */
 
+extern uint32_t dp_push_max; /* MRs of one PD that are told in bulk; the keys of others are pulled. Tests lower it. */
+
 void dp_push_init(struct dp_pd_rec *pd);
 /* Both with pd->lock. If list returns true, call dp_push_call() after that lock was dropped. */
 bool dp_push_list(struct dp_mr_rec *r);

@@ -13,8 +13,8 @@
 #define NONE_NS 100000000u     /* how long "no twin" is believed */
 
 /*
- * Absent, pending (a pull is on its way), none (the owner said so) or known. Only a known one can go while somebody
- * looks. Fields other than keys: rpd->lock.
+ * Absent, pending (a pull is on its way), none (the owner said so, or a pull is to be tried again) or known. Fields
+ * other than keys: rpd->lock.
  */
 struct entry {
 	/* Set once: from NULL to an array that lives as long as the entry. */

@@ -158,7 +158,6 @@ static const struct broken_env {
 	{ "DUALPORT_GPU", "gpu0",
 	  "DUALPORT_GPU: \"gpu0\" is not a GPU (an index as 0, a PCI address as 0000:9b:00.0, or a "
 	  "UUID as GPU-...)" },
-	{ "DUALPORT_SPLITMIN", "8k", "DUALPORT_SPLITMIN: unknown setting in the environment" },
 	{ "DUALPORT_DIAG_JSON", "x%", "DUALPORT_DIAG_JSON: \"x%\": % is followed by neither p nor %" },
 };
 

@@ -25,6 +25,7 @@ unsigned fake_acks_at_rereg;
 void (*fake_in_dereg)(struct ibv_mr *mr);
 struct dp_peer fake_holder, fake_owner;
 int fake_call_err;
+bool fake_no_watch;
 struct dp_qp fake_qp[2];
 
 struct dp_counters dp_counters;
@@ -280,6 +281,8 @@ int dp_peer_send(struct dp_peer *peer, uint16_t type, const void *data, size_t l
 
 	if (peer->broken)
 		return -EPIPE;
+	if (fake_no_watch && type == DP_MSG_KEYS_WATCH)
+		return 0;
 	atomic_fetch_add(&peer->sent[(type - DP_MSG_KEYS) & 15], 1);
 	copy = malloc(len ? len : 1);
 	memcpy(copy, data, len);
@@ -355,7 +358,7 @@ unsigned fake_sent(struct dp_peer *to, unsigned type)
 	return atomic_load(&to->sent[type - DP_MSG_KEYS]);
 }
 
-static bool run_one(void)
+bool fake_step(void)
 {
 	struct item *it;
 
@@ -389,7 +392,7 @@ static bool run_one(void)
 
 void fake_run(void)
 {
-	while (run_one())
+	while (fake_step())
 		;
 }
 
@@ -490,6 +493,7 @@ void fake_reset(void)
 	fake_memlock = fake_locked = 0;
 	fake_rereg_ret = fake_rereg_errno = fake_call_err = 0;
 	fake_in_dereg = NULL;
+	fake_no_watch = false;
 	peer_init(&fake_holder, &fake_owner);
 	peer_init(&fake_owner, &fake_holder);
 	dp_cfg.lease_ns = 300000000;

@@ -42,10 +42,12 @@ struct dp_peer {
 extern struct dp_peer fake_holder, fake_owner; /* the holder as the owner sees it, and the other way round */
 
 extern int fake_call_err; /* dp_peer_call() fails */
+extern bool fake_no_watch; /* the owner never hears of watchers */
 extern struct dp_qp fake_qp[2];
 
 void fake_reset(void);
 void fake_run(void); /* all that the control thread has to do now */
+bool fake_step(void); /* one thing of it; false: there was none */
 void fake_timers(void);
 bool fake_idle(void);
 /* Runs it in a thread, with a random delay before each item of up to max_us. */

@@ -275,6 +275,16 @@ END_TEST
 
 #define N_ENVS ((int)(sizeof(broken_envs) / sizeof(*broken_envs)))
 
+/* A site's own variables may look like ours: a line, not an error. */
+START_TEST(foreign_env)
+{
+	setenv("DUALPORT_HOME", "/opt/dualport", 1);
+	setenv("DUALPORT_ORDERING", "signal", 1);
+	ck_assert_int_eq(dp_config_load(&cfg, NULL, err, sizeof(err)), 0);
+	ck_assert_int_eq(cfg.ordering, DP_ORDER_SIGNAL);
+}
+END_TEST
+
 START_TEST(broken_env)
 {
 	put("dualport.conf", "gpus = ( { ports = [ \"f0:1\", \"f1:1\" ]; } );");
@@ -587,6 +597,7 @@ int main(void)
 	tcase_add_test(tc, order_of_files);
 	tcase_add_test(tc, include);
 	tcase_add_loop_test(tc, broken_file, 0, N_FILES);
+	tcase_add_test(tc, foreign_env);
 	tcase_add_loop_test(tc, broken_env, 0, N_ENVS);
 	tcase_add_test(tc, unreadable);
 	tcase_add_test(tc, short_buffer);

@@ -28,7 +28,7 @@ static char mem[1 << 16];
 static struct ibv_pd *pd;
 static struct dp_rpd *rpd;
 
-static void setup(void)
+static void setup_watch(void)
 {
 	fake_reset();
 	pd = dp_alloc_pd(fake_ctx.ctx);
@@ -36,6 +36,22 @@ static void setup(void)
 	ck_assert_ptr_nonnull(rpd);
 	for (int i = 0; i < 2; i++)
 		fake_qp[i].rpd = rpd;
+}
+
+/* Pulls alone. */
+static void setup(void)
+{
+	setup_watch();
+	fake_no_watch = true;
+	dp_rpd_put(rpd);
+	fake_run();
+	rpd = dp_rpd_get(&fake_owner, dp_pd_find(pd)->id);
+	for (int i = 0; i < 2; i++)
+		fake_qp[i].rpd = rpd;
+	for (int i = 0; i < 16; i++) {
+		atomic_store(&fake_owner.sent[i], 0);
+		atomic_store(&fake_holder.sent[i], 0);
+	}
 }
 
 static void end_both(void)
@@ -609,11 +625,562 @@ START_TEST(test_pull_bound)
 }
 END_TEST
 
+/* ---- in bulk */
+
+static bool known(uint32_t rkey, const void *addr)
+{
+	enum dp_fallback why = DP_FB_COUNT;
+	const uint32_t *keys = look(rkey, &why);
+
+	if (!keys)
+		return false;
+	ck_assert_ptr_eq(fake_how(1, keys[0]).addr, addr);
+	ck_assert_ptr_eq(fake_how(2, keys[1]).addr, addr);
+	return true;
+}
+
+/* All that is to be done, pushes that wait for their turn included. */
+static void settle(void)
+{
+	for (int i = 0; i < 3; i++) {
+		fake_run();
+		wait_ns(2 * MS);
+		fake_timers();
+	}
+	fake_run();
+}
+
+#define PULLS() fake_sent(&fake_owner, DP_MSG_KEYS_PULL)
+#define TABLES() fake_sent(&fake_holder, DP_MSG_KEYS_TABLE)
+#define INVALS() fake_sent(&fake_holder, DP_MSG_KEYS_INVAL)
+
+START_TEST(test_bulk)
+{
+	struct ibv_mr *mr[3], *only0, *local;
+	enum dp_fallback why = DP_FB_COUNT;
+
+	for (int i = 0; i < 3; i++)
+		mr[i] = dp_reg_mr(pd, mem + i, 100, i == 1 ? IBV_ACCESS_REMOTE_READ : ACCESS);
+	local = dp_reg_mr(pd, mem + 3, 100, IBV_ACCESS_LOCAL_WRITE);
+	fake_dev[2].fail_mr = ENOSPC;
+	only0 = dp_reg_mr(pd, mem + 4, 100, ACCESS);
+	ck_assert(!dp_rpd_ready(rpd));
+	fake_run();
+	ck_assert(dp_rpd_ready(rpd));
+	for (int i = 0; i < 3; i++)
+		ck_assert(known(mr[i]->rkey, mem + i));
+	ck_assert_uint_eq(TABLES(), 1);
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_END), 1);
+	fake_run();
+	ck_assert_uint_eq(PULLS(), 0);
+	ck_assert_ptr_null(look(local->rkey, &why));
+	ck_assert_int_eq(why, DP_FB_RKEY_PENDING);
+	ck_assert_ptr_null(look(only0->rkey, &why));
+	ck_assert_int_eq(why, DP_FB_RKEY_PENDING);
+
+	/* who was told is a holder */
+	ck_assert_int_eq(dp_dereg_mr(mr[1]), 0);
+	ck_assert(dp_key_blocked(dp_key_dev("fake0"), 10001));
+	ck_assert(dp_key_blocked(dp_key_dev("fake2"), 30001));
+	fake_run();
+	ck_assert(!dp_key_blocked(dp_key_dev("fake0"), 10001));
+	ck_assert_ptr_null(look(10001, &why));
+	ck_assert_int_eq(dp_dereg_mr(mr[0]), 0);
+	ck_assert_int_eq(dp_dereg_mr(mr[2]), 0);
+	ck_assert_int_eq(dp_dereg_mr(local), 0);
+	ck_assert_int_eq(dp_dereg_mr(only0), 0);
+	fake_run();
+	ck_assert_uint_eq(INVALS(), 2); /* one for both that were told, and one that pulled */
+}
+END_TEST
+
+/* In slices; MRs go and come between them. */
+START_TEST(test_bulk_slices)
+{
+	static struct ibv_mr *mr[3001];
+	enum dp_fallback why;
+
+	for (int i = 0; i < 3000; i++)
+		mr[i] = dp_reg_mr(pd, mem + i, 100, ACCESS);
+	while (!TABLES())
+		ck_assert(fake_step());
+	/* the next in turn, its neighbour, one that was told and the last one */
+	ck_assert_int_eq(dp_dereg_mr(mr[256]), 0);
+	ck_assert_int_eq(dp_dereg_mr(mr[257]), 0);
+	ck_assert_int_eq(dp_dereg_mr(mr[3]), 0);
+	ck_assert_int_eq(dp_dereg_mr(mr[2999]), 0);
+	ck_assert(!dp_key_blocked(dp_key_dev("fake0"), 10256));
+	ck_assert(dp_key_blocked(dp_key_dev("fake0"), 10003));
+	mr[3000] = dp_reg_mr(pd, mem + 3000, 100, ACCESS);
+	while (TABLES() < 11)
+		ck_assert(fake_step());
+	ck_assert(!dp_rpd_ready(rpd));
+	fake_run();
+	ck_assert(dp_rpd_ready(rpd));
+	ck_assert_uint_eq(TABLES(), 12);
+	ck_assert_uint_eq(INVALS(), 1);
+	for (int i = 0; i < 3001; i++) {
+		if (i == 256 || i == 257 || i == 3 || i == 2999)
+			continue;
+		ck_assert(known(mr[i]->rkey, mem + i));
+	}
+	ck_assert_ptr_null(look(10003, &why));
+	ck_assert_ptr_null(look(10257, &why));
+	for (int i = 0; i < 3001; i++)
+		if (i != 256 && i != 257 && i != 3 && i != 2999)
+			ck_assert_int_eq(dp_dereg_mr(mr[i]), 0);
+}
+END_TEST
+
+/* The last one in turn goes: the end mark still comes. */
+START_TEST(test_bulk_end)
+{
+	static struct ibv_mr *mr[257];
+
+	for (int i = 0; i < 257; i++)
+		mr[i] = dp_reg_mr(pd, mem + i, 100, ACCESS);
+	while (!TABLES())
+		ck_assert(fake_step());
+	ck_assert_int_eq(dp_dereg_mr(mr[256]), 0);
+	fake_run();
+	ck_assert(dp_rpd_ready(rpd));
+	ck_assert_uint_eq(TABLES(), 1);
+	for (int i = 0; i < 256; i++)
+		ck_assert_int_eq(dp_dereg_mr(mr[i]), 0);
+}
+END_TEST
+
+START_TEST(test_push)
+{
+	static struct ibv_mr *mr[101];
+
+	fake_run();
+	ck_assert(dp_rpd_ready(rpd));
+	ck_assert_uint_eq(TABLES(), 0);
+	mr[0] = dp_reg_mr(pd, mem, 100, ACCESS);
+	fake_run();
+	ck_assert_uint_eq(TABLES(), 1);
+	ck_assert(known(mr[0]->rkey, mem));
+	/* those that come at once go together */
+	for (int i = 1; i < 101; i++) {
+		mr[i] = dp_reg_mr(pd, mem + i, 100, ACCESS);
+		if (i < 5)
+			fake_run();
+	}
+	settle();
+	ck_assert_uint_le(TABLES(), 5);
+	for (int i = 0; i < 101; i++)
+		ck_assert(known(mr[i]->rkey, mem + i));
+	ck_assert_uint_eq(PULLS(), 0);
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_END), 1);
+	for (int i = 0; i < 101; i++)
+		ck_assert_int_eq(dp_dereg_mr(mr[i]), 0);
+}
+END_TEST
+
+START_TEST(test_push_dereg_before)
+{
+	struct ibv_mr *mr, *keep;
+
+	fake_run();
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	mr = dp_reg_mr(pd, mem + 1, 100, ACCESS);
+	ck_assert_uint_eq(mr->rkey, 10000); /* nobody holds it */
+	keep = dp_reg_mr(pd, mem + 2, 100, ACCESS);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	settle();
+	ck_assert_uint_eq(INVALS(), 0);
+	ck_assert_uint_eq(TABLES(), 1);
+	ck_assert(known(keep->rkey, mem + 2));
+	ck_assert_int_eq(dp_dereg_mr(keep), 0);
+}
+END_TEST
+
+START_TEST(test_push_dereg_after)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS), *again;
+	enum dp_fallback why;
+	uint32_t rkey = mr->rkey;
+
+	settle();
+	ck_assert(known(rkey, mem));
+	for (int i = 1; i < 4; i++) {
+		ck_assert_int_eq(dp_dereg_mr(mr), 0);
+		again = dp_reg_mr(pd, mem + 10, 100, ACCESS);
+		ck_assert_uint_ne(again->rkey, rkey);
+		ck_assert_int_eq(dp_dereg_mr(again), 0);
+		fake_run();
+		mr = dp_reg_mr(pd, mem + i, 100, ACCESS);
+		ck_assert_uint_eq(mr->rkey, rkey);
+		settle();
+		ck_assert(known(rkey, mem + i));
+		ck_assert_uint_eq(INVALS(), (unsigned)i);
+	}
+	/* nobody looked it up meanwhile */
+	ck_assert_uint_eq(PULLS(), 0);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	fake_run();
+	ck_assert_ptr_null(look(rkey, &why));
+	ck_assert_int_eq(why, DP_FB_RKEY_PENDING);
+}
+END_TEST
+
+/* A silent holder of a pushed key keeps it out of use until its lease ends. */
+START_TEST(test_push_lease)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	uint64_t until = dp_now_ns() + 150 * MS;
+
+	settle();
+	fake_holder.broken = true;
+	atomic_store(&fake_holder.granted, until);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	fake_run();
+	ck_assert(dp_key_blocked(dp_key_dev("fake1"), 20000));
+	wait_ns(160 * MS);
+	ck_assert(!dp_key_blocked(dp_key_dev("fake1"), 20000));
+	fake_holder.broken = false;
+}
+END_TEST
+
+START_TEST(test_push_rereg)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	enum dp_fallback why;
+
+	settle();
+	fake_control_start(0);
+	ck_assert_int_eq(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, mem + 512, 100, 0), 0);
+	ck_assert_uint_eq(fake_acks_at_rereg, 1);
+	wait_ns(20 * MS);
+	fake_control_stop();
+	settle();
+	ck_assert(known(mr->rkey, mem + 512));
+	ck_assert_uint_eq(PULLS(), 0);
+	/* remote access goes: nobody is told any more */
+	fake_control_start(0);
+	ck_assert_int_eq(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE), 0);
+	fake_control_stop();
+	settle();
+	ck_assert_ptr_null(look(mr->rkey, &why));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+/* The real dereg fails: it stays, and those who were told are told no nonsense. */
+START_TEST(test_push_dereg_busy)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+
+	settle();
+	fake_dev[0].busy = EBUSY;
+	ck_assert_int_eq(dp_dereg_mr(mr), EBUSY);
+	settle();
+	ck_assert(known(mr->rkey, mem));
+	ck_assert_uint_eq(INVALS(), 0);
+	fake_dev[0].busy = 0;
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert(dp_key_blocked(dp_key_dev("fake0"), 10000));
+	fake_run();
+	ck_assert_uint_eq(INVALS(), 1);
+	ck_assert(!dp_key_blocked(dp_key_dev("fake0"), 10000));
+}
+END_TEST
+
+static void say(uint16_t type, uint32_t rkey, int k, uint32_t key)
+{
+	uint8_t buf[64];
+	struct dp_wbuf b = { .p = buf, .cap = sizeof(buf) };
+
+	if (type == DP_MSG_KEYS_INVAL)
+		dp_put16(&b, 1);
+	dp_put32(&b, dp_pd_find(pd)->id);
+	if (type == DP_MSG_KEYS_TABLE) {
+		dp_put8(&b, (uint8_t)k);
+		dp_put16(&b, 1);
+	}
+	dp_put32(&b, rkey);
+	if (type == DP_MSG_KEYS_ARE)
+		dp_put8(&b, (uint8_t)k);
+	for (int i = 0; i < k; i++)
+		dp_put32(&b, key + (uint32_t)i);
+	if (type == DP_MSG_KEYS_INVAL) {
+		dp_put64(&b, 1u << 30);
+		dp_put8(&b, 0);
+	}
+	ck_assert(!b.bad);
+	dp_rkeys_message(&fake_owner, type, buf, b.len);
+}
+
+/* What comes last counts, whatever the holder thought before. */
+START_TEST(test_arrival)
+{
+	enum dp_fallback why = DP_FB_COUNT;
+	const uint32_t *keys;
+
+	fake_run();
+	for (int t = 0; t < 2; t++) {
+		uint16_t type = t ? DP_MSG_KEYS_ARE : DP_MSG_KEYS_TABLE;
+
+		/* absent */
+		say(type, 77, 2, 500);
+		keys = look(77, &why);
+		ck_assert_uint_eq(keys[1], 501);
+		/* known, the same again: nothing moves */
+		say(type, 77, 2, 500);
+		ck_assert_ptr_eq(look(77, &why), keys);
+		/* known, others */
+		say(type, 77, 2, 600);
+		ck_assert_uint_eq(look(77, &why)[0], 600);
+		/* known, "none" of an answer */
+		say(DP_MSG_KEYS_ARE, 77, 0, 0);
+		ck_assert_uint_eq(look(77, &why)[0], 600);
+		/* gone, asked for, and told before the question is out; the answers come late */
+		say(DP_MSG_KEYS_INVAL, 77, 0, 0);
+		ck_assert_ptr_null(look(77, &why));
+		ck_assert_int_eq(why, DP_FB_RKEY_PENDING);
+		say(type, 77, 2, 700);
+		ck_assert_uint_eq(look(77, &why)[0], 700);
+		fake_run(); /* the true owner says that there is none */
+		ck_assert_uint_eq(look(77, &why)[0], 700);
+		/* none */
+		say(DP_MSG_KEYS_INVAL, 77, 0, 0);
+		ck_assert_ptr_null(learn(77));
+		(void)look(77, &why);
+		ck_assert_int_eq(why, DP_FB_RKEY_NONE);
+		say(type, 77, 2, 800);
+		ck_assert_uint_eq(look(77, &why)[0], 800);
+		/* an invalidation leaves a pull on its way alone */
+		say(DP_MSG_KEYS_INVAL, 77, 0, 0);
+		ck_assert_ptr_null(look(77, &why));
+		say(DP_MSG_KEYS_INVAL, 77, 0, 0);
+		say(type, 77, 2, 900);
+		ck_assert_uint_eq(look(77, &why)[0], 900);
+		say(DP_MSG_KEYS_INVAL, 77, 0, 0);
+		fake_run();
+	}
+	/* pulls that were answered unasked do not use up the number of those allowed */
+	for (uint32_t i = 0; i < 10000; i++) {
+		ck_assert_ptr_null(look(1000 + i, &why));
+		ck_assert_int_eq(why, DP_FB_RKEY_PENDING);
+		say(DP_MSG_KEYS_TABLE, 1000 + i, 2, 500);
+		say(DP_MSG_KEYS_INVAL, 1000 + i, 0, 0);
+	}
+	fake_run();
+	ck_assert_ptr_null(learn(99999));
+	(void)look(99999, &why);
+	ck_assert_int_eq(why, DP_FB_RKEY_NONE);
+}
+END_TEST
+
+/* An owner that tells without end does not fill the memory. */
+START_TEST(test_unasked_bound)
+{
+	enum dp_fallback why = DP_FB_COUNT;
+
+	for (uint32_t i = 0; i < (1u << 17) + 10; i++)
+		say(DP_MSG_KEYS_TABLE, i, 2, 500);
+	ck_assert_ptr_nonnull(look((1u << 17) - 1, &why));
+	ck_assert_ptr_null(look(1u << 17, &why));
+	ck_assert_ptr_null(look((1u << 17) + 9, &why));
+	ck_assert_int_eq(why, DP_FB_RKEY_PENDING); /* what is used is asked for */
+}
+END_TEST
+
+START_TEST(test_push_bound)
+{
+	struct ibv_mr *mr[12];
+	uint32_t max = dp_push_max;
+
+	dp_push_max = 8;
+	for (int i = 0; i < 10; i++)
+		mr[i] = dp_reg_mr(pd, mem + i, 100, ACCESS);
+	settle();
+	ck_assert(dp_rpd_ready(rpd));
+	for (int i = 0; i < 8; i++)
+		ck_assert(known(mr[i]->rkey, mem + i));
+	ck_assert_uint_eq(PULLS(), 0);
+	ck_assert(!known(mr[8]->rkey, NULL));
+	fake_run();
+	ck_assert(known(mr[8]->rkey, mem + 8)); /* pulled */
+	ck_assert_int_eq(dp_dereg_mr(mr[9]), 0);
+	ck_assert_int_eq(dp_dereg_mr(mr[0]), 0);
+	settle();
+	mr[0] = dp_reg_mr(pd, mem + 20, 100, ACCESS);
+	settle();
+	ck_assert(known(mr[0]->rkey, mem + 20));
+	ck_assert_uint_eq(PULLS(), 1);
+	for (int i = 0; i < 9; i++)
+		ck_assert_int_eq(dp_dereg_mr(mr[i]), 0);
+	dp_push_max = max;
+}
+END_TEST
+
+START_TEST(test_unwatch)
+{
+	struct ibv_mr *mr;
+
+	fake_run();
+	dp_rpd_put(rpd);
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_UNWATCH), 1);
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	settle();
+	ck_assert_uint_eq(TABLES(), 0);
+	rpd = dp_rpd_get(&fake_owner, dp_pd_find(pd)->id);
+	fake_run();
+	ck_assert(dp_rpd_ready(rpd));
+	ck_assert(known(mr->rkey, mem));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+
+	/* while a push waits for its turn */
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	fake_run();
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	fake_run();
+	dp_rpd_put(rpd);
+	settle();
+	rpd = dp_rpd_get(&fake_owner, dp_pd_find(pd)->id);
+	settle();
+	ck_assert(known(mr->rkey, mem));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	mr = dp_reg_mr(pd, mem + 1, 100, ACCESS);
+	settle();
+	ck_assert(known(mr->rkey, mem + 1));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
+/* Only the end mark of its own watch makes a rpd ready. */
+START_TEST(test_old_end)
+{
+	dp_rpd_put(rpd);
+	rpd = dp_rpd_get(&fake_owner, dp_pd_find(pd)->id);
+	while (fake_sent(&fake_holder, DP_MSG_KEYS_END) < 2)
+		ck_assert(fake_step());
+	ck_assert(fake_step());
+	ck_assert(!dp_rpd_ready(rpd));
+	ck_assert(fake_step());
+	ck_assert(dp_rpd_ready(rpd));
+}
+END_TEST
+
+START_TEST(test_ready)
+{
+	struct dp_rpd *other = dp_rpd_get(&fake_owner, dp_pd_find(pd)->id + 1);
+
+	/* no such PD; and a peer that is gone has nothing to say */
+	ck_assert(!dp_rpd_ready(other));
+	fake_run();
+	ck_assert(dp_rpd_ready(other));
+	dp_rpd_put(other);
+	fake_run();
+	other = dp_rpd_get(&fake_owner, dp_pd_find(pd)->id + 1);
+	ck_assert(!dp_rpd_ready(other));
+	dp_rkeys_gone(&fake_owner);
+	ck_assert(dp_rpd_ready(other));
+	dp_rpd_put(other);
+}
+END_TEST
+
+START_TEST(test_watcher_gone)
+{
+	static struct ibv_mr *mr[600];
+
+	for (int i = 0; i < 600; i++)
+		mr[i] = dp_reg_mr(pd, mem + i, 100, ACCESS);
+	while (!TABLES())
+		ck_assert(fake_step());
+	atomic_store(&fake_holder.granted, 0);
+	dp_rkeys_gone(&fake_holder);
+	fake_run();
+	ck_assert_uint_eq(TABLES(), 1);
+	ck_assert(!dp_rpd_ready(rpd));
+	for (int i = 0; i < 600; i++)
+		ck_assert_int_eq(dp_dereg_mr(mr[i]), 0);
+	fake_run();
+	ck_assert_uint_eq(INVALS(), 0);
+	ck_assert(!dp_key_blocked(dp_key_dev("fake0"), 10000));
+}
+END_TEST
+
+/* The program gives up a PD that peers watch. */
+START_TEST(test_watched_pd_goes)
+{
+	struct ibv_pd *second = dp_alloc_pd(fake_ctx.ctx);
+	uint32_t id = dp_pd_find(second)->id;
+	struct dp_rpd *other = dp_rpd_get(&fake_owner, id), *third;
+	struct ibv_mr *mr;
+
+	fake_run();
+	mr = dp_reg_mr(second, mem, 100, ACCESS);
+	fake_run();
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	mr = dp_reg_mr(second, mem, 100, ACCESS);
+	fake_run(); /* waits for its turn */
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert_int_eq(dp_dealloc_pd(second), 0);
+	settle();
+	third = dp_rpd_get(&fake_owner, id);
+	ck_assert_ptr_eq(third, other);
+	dp_rpd_put(third);
+	dp_rpd_put(other);
+	fake_run();
+	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_UNWATCH), 1);
+}
+END_TEST
+
+START_TEST(test_push_call_fails)
+{
+	struct ibv_mr *mr[2];
+
+	fake_run();
+	fake_call_err = -ENOMEM;
+	mr[0] = dp_reg_mr(pd, mem, 100, ACCESS);
+	fake_call_err = 0;
+	settle();
+	ck_assert_uint_eq(TABLES(), 0);
+	mr[1] = dp_reg_mr(pd, mem + 1, 100, ACCESS);
+	settle();
+	for (int i = 0; i < 2; i++) {
+		ck_assert(known(mr[i]->rkey, mem + i));
+		ck_assert_int_eq(dp_dereg_mr(mr[i]), 0);
+	}
+}
+END_TEST
+
+START_TEST(test_watch_self)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS), *later;
+
+	dp_rpd_put(rpd);
+	fake_run();
+	fake_holder.self = true;
+	fake_holder.other = &fake_holder;
+	rpd = dp_rpd_get(&fake_holder, dp_pd_find(pd)->id);
+	fake_run();
+	ck_assert(dp_rpd_ready(rpd));
+	ck_assert(known(mr->rkey, mem));
+	later = dp_reg_mr(pd, mem + 1, 100, ACCESS);
+	settle();
+	ck_assert(known(later->rkey, mem + 1));
+	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_PULL), 0);
+	ck_assert_int_eq(dp_dereg_mr(later), 0);
+	ck_assert(dp_key_blocked(dp_key_dev("fake0"), 10001));
+	fake_run();
+	ck_assert(!dp_key_blocked(dp_key_dev("fake0"), 10001));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
 /* Nonsense of every length and type, and cut or altered real messages, harm nothing. */
 START_TEST(test_malformed)
 {
 	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
 	unsigned seed = 42;
+	uint32_t n;
 	uint8_t buf[256];
 	struct dp_wbuf b;
 	enum dp_fallback why;
@@ -625,7 +1192,7 @@ START_TEST(test_malformed)
 		for (size_t k = 0; k < len; k++)
 			buf[k] = (uint8_t)rand_r(&seed);
 		b = (struct dp_wbuf){ .p = buf, .cap = sizeof(buf) };
-		switch (rand_r(&seed) % 4) { /* let some look real */
+		switch (rand_r(&seed) % 6) { /* let some look real */
 		case 0:
 			dp_put32(&b, dp_pd_find(pd)->id);
 			dp_put16(&b, (uint16_t)(rand_r(&seed) % 8));
@@ -640,11 +1207,25 @@ START_TEST(test_malformed)
 			dp_put32(&b, dp_pd_find(pd)->id);
 			dp_put32(&b, mr->rkey);
 			break;
+		case 3:
+			dp_put32(&b, dp_pd_find(pd)->id);
+			dp_put8(&b, (uint8_t)(rand_r(&seed) % 4));
+			dp_put16(&b, (uint16_t)(rand_r(&seed) % 4));
+			dp_put32(&b, mr->rkey + (uint32_t)(rand_r(&seed) % 4));
+			len = 7 + (size_t)(rand_r(&seed) % 48);
+			break;
+		case 4:
+			dp_put32(&b, dp_pd_find(pd)->id);
+			dp_put32(&b, (uint32_t)(rand_r(&seed) % 4));
+			len = 4 + 4 * (size_t)(rand_r(&seed) % 2);
+			break;
 		}
 		dp_rkeys_message(rand_r(&seed) % 2 ? &fake_owner : &fake_holder,
-				 (uint16_t)(DP_MSG_KEYS + rand_r(&seed) % 6), buf, len);
+				 (uint16_t)(DP_MSG_KEYS + rand_r(&seed) % 9), buf, len);
 		if (i % 16 == 0) {
-			look(mr->rkey, &why);
+			dp_take(&fake_qp[0].lock);
+			dp_rkey_get(rpd, mr->rkey, &n, &why); /* whatever it was told */
+			dp_drop(&fake_qp[0].lock);
 			fake_run();
 		}
 	}
@@ -815,10 +1396,77 @@ START_TEST(test_pull_races_dereg)
 }
 END_TEST
 
+static void watch_again(void *arg)
+{
+	struct dp_rpd *r = dp_rpd_get(&fake_owner, *(uint32_t *)arg);
+
+	dp_rpd_put(r);
+}
+
+struct churner {
+	struct ibv_pd *pd;
+	unsigned seed;
+};
+
+static void *churn(void *arg)
+{
+	struct churner *c = arg;
+	struct ibv_mr *mr[16] = { 0 };
+
+	for (int i = 0; i < 3000; i++) {
+		int at = rand_r(&c->seed) % 16;
+
+		if (mr[at]) {
+			if (rand_r(&c->seed) % 64 == 0)
+				must(dp_rereg_mr(mr[at], IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ACCESS) == 0);
+			must(dp_dereg_mr(mr[at]) == 0);
+			mr[at] = NULL;
+		} else {
+			mr[at] = dp_reg_mr(c->pd, mem + at, 100, ACCESS);
+			must(mr[at]);
+		}
+		if (i % 64 == 0)
+			wait_ns(500000);
+	}
+	for (int i = 0; i < 16; i++)
+		if (mr[i])
+			must(dp_dereg_mr(mr[i]) == 0);
+	return NULL;
+}
+
+/* Two threads of the program, the control thread, and a peer that comes and goes as a watcher of one of two PDs. */
+START_TEST(test_push_races)
+{
+	struct ibv_pd *second = dp_alloc_pd(fake_ctx.ctx);
+	uint32_t id = dp_pd_find(second)->id;
+	struct churner c[2] = { { pd, 1 }, { second, 2 } };
+	pthread_t t[2];
+
+	fake_control_start(0);
+	for (int i = 0; i < 2; i++)
+		pthread_create(&t[i], NULL, churn, &c[i]);
+	for (int i = 0; i < 200; i++) {
+		dp_peer_call(watch_again, &id);
+		wait_ns(200000);
+	}
+	for (int i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	fake_control_stop();
+	settle();
+	ck_assert_uint_gt(TABLES(), 0);
+	ck_assert_uint_gt(INVALS(), 0);
+	for (uint32_t i = 0; i < FAKE_KEYS; i++) {
+		ck_assert(!dp_key_blocked(dp_key_dev("fake0"), 10000 + i));
+		ck_assert(!dp_key_blocked(dp_key_dev("fake2"), 30000 + i));
+	}
+	ck_assert_int_eq(dp_dealloc_pd(second), 0);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("rkeys");
-	TCase *tc = tcase_create("rkeys");
+	TCase *tc = tcase_create("rkeys"), *bulk = tcase_create("bulk");
 	SRunner *r;
 	int bad;
 
@@ -849,6 +1497,34 @@ int main(void)
 	tcase_add_test(tc, test_churn);
 	tcase_add_test(tc, test_pull_races_dereg);
 	suite_add_tcase(s, tc);
+
+	tcase_add_checked_fixture(bulk, setup_watch, teardown);
+	tcase_set_timeout(bulk, 120);
+	tcase_add_test(bulk, test_bulk);
+	tcase_add_test(bulk, test_bulk_slices);
+	tcase_add_test(bulk, test_bulk_end);
+	tcase_add_test(bulk, test_push);
+	tcase_add_test(bulk, test_push_dereg_before);
+	tcase_add_test(bulk, test_push_dereg_after);
+	tcase_add_test(bulk, test_push_lease);
+	tcase_add_test(bulk, test_push_rereg);
+	tcase_add_test(bulk, test_push_dereg_busy);
+	tcase_add_test(bulk, test_arrival);
+	tcase_add_test(bulk, test_unasked_bound);
+	tcase_add_test(bulk, test_push_bound);
+	tcase_add_test(bulk, test_unwatch);
+	tcase_add_test(bulk, test_old_end);
+	tcase_add_test(bulk, test_ready);
+	tcase_add_test(bulk, test_watcher_gone);
+	tcase_add_test(bulk, test_watched_pd_goes);
+	tcase_add_test(bulk, test_push_call_fails);
+	tcase_add_test(bulk, test_watch_self);
+	tcase_add_test(bulk, test_fork);
+	tcase_add_test(bulk, test_malformed);
+	tcase_add_test(bulk, test_churn);
+	tcase_add_test(bulk, test_pull_races_dereg);
+	tcase_add_test(bulk, test_push_races);
+	suite_add_tcase(s, bulk);
 	r = srunner_create(s);
 	srunner_run_all(r, CK_ENV);
 	bad = srunner_ntests_failed(r);
