@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "config_file.h"
+#include "log.h"
 #include "ports.h"
 #include "settings.h"
 

@@ -38,8 +38,8 @@ static void check_flag_order(struct df_ep *ep)
 		return;
 	if (atomic_load_explicit(df_flag(ep->flags, r % c->window), memory_order_acquire))
 		return;
-	fprintf(stderr, "dataflag %s: VIOLATION qp 0x%x round %" PRIu64 ": flag %s seen before the flag %s of the round before\n",
-		ep->side->role, ep->qp->qp_num, r + 1, df_kind_name[plan_of(ep, r + 1)->kind],
+	fprintf(stderr, "dataflag %s: VIOLATION qp 0x%x round %" PRIu64 ": flag %s seen before the flag %s of the round "
+		"before\n", ep->side->role, ep->qp->qp_num, r + 1, df_kind_name[plan_of(ep, r + 1)->kind],
 		df_kind_name[plan_of(ep, r)->kind]);
 	atomic_fetch_add(&ep->side->violations, 1);
 }

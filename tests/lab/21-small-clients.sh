@@ -1,0 +1,43 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+# Programs of few lines, natively and with the library: errors, floods, loops, MRs that come and go, what is left behind.
+. "$(dirname "$0")/lib.sh"
+need_library
+clients=$LAB_BUILD/tests/clients
+clear.sh
+
+# Both runs must end alike and print the same, but for the summary line, which has times in it.
+alike() {
+	local what=$1 kind status
+	shift
+	for kind in plain loaded; do
+		(settings=(DUALPORT_BOND_WAIT=10s DUALPORT_DIAG=0); as $kind a "$what" timeout -k 2 150 "$@") \
+			> "$out/$what.$kind.out" 2> "$out/$what.$kind.err"
+		status=$?
+		[[ $status -eq 0 ]] || fail "$what: $kind: status $status: $(tail -n 3 "$out/$what.$kind.err")"
+	done
+	if diff <(grep -v '^{' "$out/$what.plain.out") <(grep -v '^{' "$out/$what.loaded.out") > "$out/$what.diff"; then
+		echo "   ok: $what: as without the library; bonds $(json "$what" a bonds), splits $(json "$what" a splits)"
+	else
+		fail "$what: differs: $(head -n 6 "$out/$what.diff")"
+	fi
+}
+
+bonded() { check "$1: bonds" "$(json "$1" a bonds)" ">=" 1; }
+
+alike errors "$clients/errors" --dev ra0 --peer-dev rb0
+bonded errors
+alike sqflood "$clients/sqflood" --dev ra0 --peer-dev rb0
+bonded sqflood
+alike loopback "$clients/loopback" --dev ra0 --peer-dev rb0
+bonded loopback
+check "loopback: splits" "$(json loopback a splits)" ">" 0
+alike mrlife "$clients/mrlife" --dev ra0 --peer-dev rb0
+bonded mrlife
+
+# What is left when everything was destroyed and the device closed: no thread, no descriptor.
+(settings=(DUALPORT_BOND_WAIT=10s DUALPORT_DIAG=0); as loaded a fdthreads timeout 60 "$clients/fdthreads" --dev ra0 --peer-dev rb0) \
+	> "$out/fdthreads.out" 2> "$out/fdthreads.err" || fail "fdthreads: $(tail -n 3 "$out/fdthreads.err")"
+cat "$out/fdthreads.out"
+bonded fdthreads
+finish
