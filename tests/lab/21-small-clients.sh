@@ -11,7 +11,7 @@ alike() {
 	local what=$1 kind status
 	shift
 	for kind in plain loaded; do
-		(settings=(DUALPORT_BOND_WAIT=10s DUALPORT_DIAG=0); as $kind a "$what" timeout -k 2 150 "$@") \
+		(settings=(DUALPORT_BOND_WAIT=0 DUALPORT_DIAG=0 DUALPORT_GPU=none); as $kind a "$what" timeout -k 2 150 "$@") \
 			> "$out/$what.$kind.out" 2> "$out/$what.$kind.err"
 		status=$?
 		[[ $status -eq 0 ]] || fail "$what: $kind: status $status: $(tail -n 3 "$out/$what.$kind.err")"
@@ -25,18 +25,18 @@ alike() {
 
 bonded() { check "$1: bonds" "$(json "$1" a bonds)" ">=" 1; }
 
-alike errors "$clients/errors" --dev ra0 --peer-dev rb0
+alike errors "$clients/errors" --dev ra0 --peer-dev rb0 --settle-ms 1500
 bonded errors
-alike sqflood "$clients/sqflood" --dev ra0 --peer-dev rb0
+alike sqflood "$clients/sqflood" --dev ra0 --peer-dev rb0 --settle-ms 1500
 bonded sqflood
-alike loopback "$clients/loopback" --dev ra0 --peer-dev rb0
+alike loopback "$clients/loopback" --dev ra0 --peer-dev rb0 --settle-ms 1500
 bonded loopback
 check "loopback: splits" "$(json loopback a splits)" ">" 0
-alike mrlife "$clients/mrlife" --dev ra0 --peer-dev rb0
+alike mrlife "$clients/mrlife" --dev ra0 --peer-dev rb0 --settle-ms 1500
 bonded mrlife
 
 # What is left when everything was destroyed and the device closed: no thread, no descriptor.
-(settings=(DUALPORT_BOND_WAIT=10s DUALPORT_DIAG=0); as loaded a fdthreads timeout 60 "$clients/fdthreads" --dev ra0 --peer-dev rb0) \
+(settings=(DUALPORT_BOND_WAIT=0 DUALPORT_DIAG=0 DUALPORT_GPU=none); as loaded a fdthreads timeout 60 "$clients/fdthreads" --dev ra0 --peer-dev rb0 --settle-ms 1500) \
 	> "$out/fdthreads.out" 2> "$out/fdthreads.err" || fail "fdthreads: $(tail -n 3 "$out/fdthreads.err")"
 cat "$out/fdthreads.out"
 bonded fdthreads
