@@ -12,9 +12,28 @@
 /* how long a bond waits for the peer's keys: without them the program's first WRs all go on one rail */
 #define KEYS_LIMIT_NS UINT64_C(200000000)
 
-static uint32_t weight_of(uint32_t place)
+static uint32_t weight_of(uint32_t place, struct ibv_context *ctx, uint8_t port)
 {
-	return dp_cfg.weights == DP_WEIGHTS_FIXED && place < DP_MAX_RAILS ? dp_cfg.weight[place] : 1;
+	if (dp_cfg.weights == DP_WEIGHTS_FIXED && place < DP_MAX_RAILS)
+		return dp_cfg.weight[place];
+	return dp_cfg.weights == DP_WEIGHTS_RATE ? dp_port_rate(ctx, port) : 1;
+}
+
+/* Nobody can be cut by rates of which one is unknown. */
+static void set_weights(struct dp_qp *q)
+{
+	bool unknown = false;
+
+	q->policy.weight[0] = weight_of(q->c->place, q->qp->context, q->init.port_num);
+	for (uint32_t r = 1; r < q->nrails; r++) {
+		const struct dp_sib *sib = q->rail[r].sib;
+
+		q->policy.weight[r] = weight_of(sib->place, sib->ctx, (uint8_t)sib->port.port);
+	}
+	for (uint32_t r = 0; r < q->nrails; r++)
+		unknown |= !q->policy.weight[r];
+	for (uint32_t r = 0; unknown && r < q->nrails; r++)
+		q->policy.weight[r] = 1;
 }
 
 /* Closes the gaps that failed rails left. With scq->lock and lock held: look-ups find rails by pointer. */
@@ -110,9 +129,7 @@ static void switch_over(struct dp_bond *b)
 			.split_min = dp_cfg.split_min,
 			.align = dp_cfg.align,
 		};
-		q->policy.weight[0] = weight_of(q->c->place);
-		for (uint32_t r = 1; r < q->nrails; r++)
-			q->policy.weight[r] = weight_of(q->rail[r].sib->place);
+		set_weights(q);
 		dp_order_bond(&q->order);
 		/* release: see dp_post_send() */
 		atomic_store_explicit(&q->state, DP_QP_BONDED, memory_order_release);

@@ -239,9 +239,11 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 	} else if (!rail->dead) {
 		rail->dead = true;
 		if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING) {
-			dp_warn("qp 0x%x: %s: twin 0x%x: fragment %llu: %s", q->qp->qp_num, rail->sib->text,
-				rail->twin->qp_num, (unsigned long long)wc->wr_id,
-				q->c->real->wc_status_str(wc->status));
+			/* a wrong key or range is the program's affair, and it is told */
+			dp_log_at(wc->status == IBV_WC_REM_ACCESS_ERR ? DP_LOG_INFO : DP_LOG_WARN,
+				  "qp 0x%x: %s: twin 0x%x: fragment %llu: %s", q->qp->qp_num, rail->sib->text,
+				  rail->twin->qp_num, (unsigned long long)wc->wr_id,
+				  q->c->real->wc_status_str(wc->status));
 			dp_fallback(DP_FB_RAIL_LOST);
 		}
 		dp_fail_sibling(q, wc->status);

@@ -11,6 +11,23 @@
 #include <string.h>
 
 #define FLUSH_LIMIT_NS UINT64_C(2000000000)
+#define WAIT_LIMIT_NS UINT64_C(60000000000)
+
+/*
+ * How long a healthy twin may take to complete what it has, or to give up by itself: the QP's own timeout and
+ * retries (IBTA 9.7.6.1.3: a requester may wait up to four times the timeout).
+ */
+static uint64_t patience_ns(const struct dp_qp *q)
+{
+	uint64_t ns;
+
+	if (!q->rts.timeout || q->rts.timeout > 24)
+		return WAIT_LIMIT_NS;
+	ns = (UINT64_C(4096) << q->rts.timeout) * 4 * (q->rts.retry_cnt + 1u);
+	if (ns < FLUSH_LIMIT_NS)
+		return FLUSH_LIMIT_NS;
+	return ns < WAIT_LIMIT_NS ? ns : WAIT_LIMIT_NS;
+}
 
 void dp_fail_keep(struct dp_qp *q, const struct ibv_wc *wc)
 {
@@ -43,7 +60,7 @@ static void begin(struct dp_qp *q, bool move)
 	/* release: as for every change of state */
 	atomic_store_explicit(&q->state, DP_QP_FAILING, memory_order_release);
 	dp_order_unbond(&q->order);
-	q->fail_deadline = dp_now_ns() + FLUSH_LIMIT_NS;
+	q->fail_deadline = dp_now_ns() + patience_ns(q);
 	/* the oldest WR that rail 0 has not completed */
 	if (q->order.match < q->order.next)
 		q->fail_wr_id = dp_qp_slot(q, q->order.match)->wr_id;
@@ -148,6 +165,9 @@ static enum stage stage(struct dp_qp *q)
 	if (held && q->fail_status == IBV_WC_SUCCESS && !q->twins_err && on_its_way(q) &&
 	    dp_now_ns() < q->fail_deadline)
 		return WAIT;
+	/* it had its time */
+	if (held && q->fail_status == IBV_WC_SUCCESS && !q->twins_err && on_its_way(q))
+		q->fail_status = IBV_WC_RETRY_EXC_ERR;
 	twins_to_err(q);
 	if (!twins_quiet(q))
 		return WAIT;

@@ -188,8 +188,7 @@ static int validate(const struct dp_qp *q, const struct ibv_send_wr *wr, const s
 	}
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->cap.max_send_sge)
 		return EINVAL;
-	if (k->inlined && (k->len > q->cap.max_inline_data || wr->opcode == IBV_WR_RDMA_READ ||
-			   is_atomic(wr->opcode)))
+	if (k->inlined && k->len > q->cap.max_inline_data)
 		return EINVAL;
 	if (is_atomic(wr->opcode) && ((wr->wr.atomic.remote_addr & 7) || k->len != 8))
 		return EINVAL;

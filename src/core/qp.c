@@ -230,6 +230,8 @@ struct ibv_qp *dp_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	qp = c->real->create_qp(pd, attr);
 	if (qp && c->group)
 		adopt(c, qp, pd, attr->send_cq, &attr->cap, attr->sq_sig_all, false);
+	else if (qp && qp->qp_type == IBV_QPT_RC)
+		dp_fallback(DP_FB_NO_GROUP);
 	return qp;
 }
 

@@ -93,6 +93,8 @@ int dp_twin_rts(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info
 		const struct dp_twin_info *peer);
 /* Posts the probe, an empty signalled WRITE, or READ where the peer takes no WRITEs. 0 or -errno. */
 int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *peer);
+/* What the port carries, in units of 100 Mbit/s; 0: unknown. */
+uint32_t dp_port_rate(struct ibv_context *ctx, uint8_t port);
 /* Destroys it and takes its completions out of the internal CQ. */
 void dp_twin_destroy(struct dp_qp *q, struct dp_rail *rail);
 /* The GID entry of the program's port that its AH uses, its type and netdev ("" if unknown). */

@@ -22,6 +22,23 @@ static int query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_att
 	return v->query_port(ctx, port, attr, sizeof(*attr)) ? -EIO : 0;
 }
 
+uint32_t dp_port_rate(struct ibv_context *ctx, uint8_t port)
+{
+	/* the attributes are one-hot codes (IBTA PortInfo): LinkWidthActive, LinkSpeedActive and its extensions */
+	static const uint8_t lanes[] = { 1, 4, 8, 12, 2 };
+	static const uint16_t speed[] = { 25, 50, 100, 100, 140, 250, 500, 1000, 2000 };
+	struct ibv_port_attr attr;
+	unsigned w, s;
+
+	if (query_port(ctx, port, &attr) || !attr.active_width || !attr.active_speed)
+		return 0;
+	w = (unsigned)__builtin_ctz(attr.active_width);
+	s = (unsigned)__builtin_ctz(attr.active_speed);
+	if (w >= sizeof(lanes) || s >= sizeof(speed) / sizeof(speed[0]))
+		return 0;
+	return (uint32_t)lanes[w] * speed[s];
+}
+
 /* First line of a file under the port's sysfs directory; "" if unreadable. */
 static void port_file(struct ibv_context *ctx, uint8_t port, const char *what, int index, char *buf, size_t n)
 {

@@ -6,6 +6,10 @@ need_library
 clients=$LAB_BUILD/tests/clients
 clear.sh
 
+# What a run printed, without its summary, and without the unknown opcode: this provider takes it where a real one
+# refuses it, as the library does for what it queues.
+told() { grep -v -e '^{' -e '^unknown opcode' "$out/$1.out"; }
+
 # Both runs must end alike and print the same, but for the summary line, which has times in it.
 alike() {
 	local what=$1 kind status
@@ -16,7 +20,7 @@ alike() {
 		status=$?
 		[[ $status -eq 0 ]] || fail "$what: $kind: status $status: $(tail -n 3 "$out/$what.$kind.err")"
 	done
-	if diff <(grep -v '^{' "$out/$what.plain.out") <(grep -v '^{' "$out/$what.loaded.out") > "$out/$what.diff"; then
+	if diff <(told "$what.plain") <(told "$what.loaded") > "$out/$what.diff"; then
 		echo "   ok: $what: as without the library; bonds $(json "$what" a bonds), splits $(json "$what" a splits)"
 	else
 		fail "$what: differs: $(head -n 6 "$out/$what.diff")"
@@ -32,7 +36,7 @@ bonded sqflood
 alike loopback "$clients/loopback" --dev ra0 --peer-dev rb0 --settle-ms 1500
 bonded loopback
 check "loopback: splits" "$(json loopback a splits)" ">" 0
-alike mrlife "$clients/mrlife" --dev ra0 --peer-dev rb0 --settle-ms 1500
+alike mrlife "$clients/mrlife" --count 1000 --dev ra0 --peer-dev rb0 --settle-ms 1500
 bonded mrlife
 
 # What is left when everything was destroyed and the device closed: no thread, no descriptor.
