@@ -43,8 +43,8 @@ void dp_bond_stop_seeking(struct dp_bond *b)
 	b->locate = NULL;
 }
 
-/* Native for good. With ctl held, as all below. */
-void dp_bond_give_up(struct dp_bond *b, enum dp_fallback reason)
+/* Native for good; reason -1: nothing went wrong. With ctl held, as all below. */
+static void end_native(struct dp_bond *b, int reason)
 {
 	dp_bond_stop_seeking(b);
 	dp_timer_disarm(&b->timer);
@@ -57,6 +57,12 @@ void dp_bond_give_up(struct dp_bond *b, enum dp_fallback reason)
 	dp_bond_put_keys(b);
 	dp_bond_settled(b->q);
 }
+
+void dp_bond_give_up(struct dp_bond *b, enum dp_fallback reason)
+{
+	end_native(b, (int)reason);
+}
+
 
 void dp_bond_put_keys(struct dp_bond *b)
 {
@@ -243,7 +249,7 @@ static void on_accept(struct dp_bond *b, const struct dp_bond_msg *m)
 }
 
 /* The peer has no use for this bond any more, or is gone. */
-static void lose_peer(struct dp_bond *b, enum dp_fallback reason)
+static void lose_peer(struct dp_bond *b, bool in_order)
 {
 	struct dp_qp *q = b->q;
 	struct dp_rpd *rpd;
@@ -256,11 +262,16 @@ static void lose_peer(struct dp_bond *b, enum dp_fallback reason)
 		return;
 	}
 	if (b->state != UP) {
-		dp_bond_give_up(b, reason);
+		if (in_order)
+			end_native(b, -1);
+		else
+			dp_bond_give_up(b, DP_FB_PEER_GONE);
 		b->refuse = false;
 		return;
 	}
 	b->state = NO;
+	if (!in_order)
+		dp_fallback(DP_FB_PEER_GONE);
 	dp_take(&q->scq->lock);
 	dp_take(&q->lock);
 	dp_order_unbond(&q->order);
@@ -354,7 +365,7 @@ static void dispatch(struct dp_peer *peer, enum dp_bond_type type, const struct 
 		break;
 	case DP_BOND_BYE:
 		if (m->src_incarnation == b->peer_incarnation)
-			lose_peer(b, DP_FB_PEER_GONE);
+			lose_peer(b, true);
 		break;
 	default:
 		break;
@@ -398,6 +409,7 @@ static bool owns(const union ibv_gid *gid, uint32_t qpn)
 
 static void on_gone(struct dp_peer *peer)
 {
+	bool in_order = dp_peer_said_bye(peer);
 	unsigned n = 0;
 
 	for (struct dp_bond *b = dp_bonds; b; b = b->next) {
@@ -408,10 +420,10 @@ static void on_gone(struct dp_peer *peer)
 		if (b->ended)
 			b->peer = NULL;
 		else
-			lose_peer(b, DP_FB_PEER_GONE);
+			lose_peer(b, in_order);
 		dp_drop(&b->q->ctl);
 	}
-	if (n)
+	if (n && !in_order)
 		dp_warn("peer %s is gone: %u qps on one port", dp_peer_text(peer), n);
 	dp_rkeys_gone(peer);
 }

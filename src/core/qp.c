@@ -354,9 +354,10 @@ void dp_qp_teardown(struct dp_qp *q)
 	free_tracking(q);
 }
 
-void dp_qp_untrack(struct dp_qp *q, enum dp_fallback reason)
+void dp_qp_untrack(struct dp_qp *q, int reason)
 {
-	dp_fallback(reason);
+	if (reason >= 0)
+		dp_fallback((enum dp_fallback)reason);
 	dp_take(&q->scq->lock);
 	dp_take(&q->lock);
 	dp_qp_native(q);

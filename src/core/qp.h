@@ -16,8 +16,8 @@ void dp_qp_abandon(struct dp_qp *q);
 void dp_qp_teardown(struct dp_qp *q);
 /* From RTR on: record ops, native otherwise. With ctl held. 0 or -ENOMEM. */
 int dp_qp_track(struct dp_qp *q);
-/* The answer was no, with reason; nothing is kept. With ctl held. */
-void dp_qp_untrack(struct dp_qp *q, enum dp_fallback reason);
+/* The answer was no, with reason (enum dp_fallback, or -1: no failure); nothing is kept. With ctl held. */
+void dp_qp_untrack(struct dp_qp *q, int reason);
 
 /* Nothing is left to do for completions: native from here on. With scq->lock and lock held. */
 void dp_qp_native(struct dp_qp *q);

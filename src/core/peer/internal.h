@@ -179,6 +179,7 @@ struct dp_peer {
 	uint8_t instance[DP_INSTANCE_LEN];
 	char text[96];
 	void *data;
+	bool said_bye;
 	_Atomic uint64_t lease_until; /* CLOCK_MONOTONIC ns; read by any thread */
 };
 struct dp_peer *dp_peer_find(const uint8_t *instance);

@@ -119,6 +119,11 @@ const char *dp_peer_text(const struct dp_peer *peer)
 	return peer->text;
 }
 
+bool dp_peer_said_bye(const struct dp_peer *peer)
+{
+	return peer->said_bye;
+}
+
 bool dp_peer_is_self(const struct dp_peer *peer)
 {
 	return !peer->conn;

@@ -82,6 +82,8 @@ int dp_peer_send(struct dp_peer *peer, uint16_t type, const void *data, size_t l
 const uint8_t *dp_peer_instance(const struct dp_peer *peer); /* DP_INSTANCE_LEN bytes */
 const char *dp_peer_text(const struct dp_peer *peer);	     /* "10.0.0.2 pid 4711", for log lines */
 bool dp_peer_is_self(const struct dp_peer *peer);
+/* [control] In gone(): it has ended in good order, as far as this layer is concerned. */
+bool dp_peer_said_bye(const struct dp_peer *peer);
 
 /* May this process use the peer's remote keys now? Any thread, lock-free, a few ns; true for oneself. */
 bool dp_peer_lease_valid(const struct dp_peer *peer);

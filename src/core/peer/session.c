@@ -378,6 +378,7 @@ void dp_session_message(struct dp_conn *c, uint16_t type, const uint8_t *data, s
 		dp_locate_answer(c->peer, data, len);
 		break;
 	case DP_MSG_BYE:
+		c->peer->said_bye = true;
 		dp_conn_fail(c, -ESHUTDOWN, NULL);
 		break;
 	default:
