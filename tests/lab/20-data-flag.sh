@@ -56,7 +56,7 @@ good load-absolute strict --load dlsym --lib "$(readlink -f /usr/lib/*/libibverb
 mkdir -p /tmp/copy
 cp "$client-runpath" "$client-dl" /tmp/copy/
 "$LAB_TREE/tests/clients/verbs-copies.sh" /tmp/copy
-good load-renamed strict --load dlvsym --lib /tmp/copy/runpath/libibverbs-1a2b3c4d.so.1
+program=/tmp/copy/dataflag-dl good load-renamed strict --load dlvsym --lib /tmp/copy/runpath/libibverbs-1a2b3c4d.so.1
 program=/tmp/copy/dataflag-runpath good load-runpath strict
 program=/tmp/copy/dataflag-dl good load-not-linked strict --load dlvsym
 
