@@ -338,12 +338,17 @@ static void dispatch(struct dp_peer *peer, enum dp_bond_type type, const struct 
 			answer_no(peer, m, "one port for good");
 		return;
 	}
-	if ((type == DP_BOND_ASK || type == DP_BOND_OFFER) && b->state == SEEKING) {
+	/*
+	 * Anybody may say that he is the one: believed if he is reached at the address that the program named. Else we
+	 * go on looking for the owner there, and ask him; he has looked for us already, and answers.
+	 */
+	if (type == DP_BOND_ASK && b->state == SEEKING && !b->peer && dp_peer_at(peer, &b->peer_gid, b->netdev))
 		b->peer = peer;
+	if ((type == DP_BOND_ASK || type == DP_BOND_OFFER) && b->state == SEEKING && b->peer == peer) {
 		dp_bond_stop_seeking(b);
 		dp_timer_disarm(&b->timer);
 	}
-	/* only the process that we found, or that asked for us, may go on; and only for what it knows */
+	/* only that process may go on; and only for what it knows */
 	if (b->peer != peer || (type != DP_BOND_ASK && m->dst_incarnation != b->my_incarnation && m->dst_incarnation))
 		return;
 	switch (type) {
@@ -382,7 +387,9 @@ static void on_message(struct dp_peer *peer, uint16_t type, const uint8_t *data,
 		return;
 	}
 	if (type < DP_BOND_ASK || type >= DP_BOND_TYPES_END || !dp_bond_parse((enum dp_bond_type)type, data, len, &m)) {
-		dp_warn("%s: malformed message of type 0x%x", dp_peer_text(peer), type);
+		/* once: whoever sends one can send a million */
+		dp_say_once(NULL, "peer %s: malformed message 0x%x of %zu bytes: ignored, as are later ones",
+			    dp_peer_text(peer), type, len);
 		return;
 	}
 	q = dp_qp_by_address(&m.dst_gid, m.dst_qpn);

@@ -106,6 +106,11 @@ static void on_async(void *arg)
 				e.event_type == IBV_EVENT_PORT_ERR ? "the port went down" : "fatal device error");
 		sib->real->ack_async_event(&e);
 	}
+	/* a device that is gone is readable for ever */
+	if (errno != EAGAIN && errno != EINTR) {
+		dp_warn("%s: its events cannot be read any more: %s", sib->text, strerror(errno));
+		dp_peer_unwatch(sib->ctx->async_fd);
+	}
 }
 
 /* Nobody else reads the siblings' asynchronous events. */

@@ -306,6 +306,7 @@ struct dp_qp {
 	dp_lock ctl, lock;
 	_Atomic uint32_t refs;
 	bool destroyed;
+	bool going; /* with lock: the program's destroy or RESET is under way, nothing of ours may touch qp any more */
 	int fallback; /* enum dp_fallback why it can never bond, or -1 */
 
 	/* from the program */

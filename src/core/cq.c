@@ -192,7 +192,7 @@ static bool worth_a_look(struct dp_qp *q)
 
 static void release(struct dp_qp *q)
 {
-	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
+	if (q->going || atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
 		return;
 	switch (dp_qp_release(q)) {
 	case DP_RELEASED:
@@ -241,7 +241,7 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 		if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING) {
 			/* a wrong key or range is the program's affair, and it is told */
 			dp_log_at(wc->status == IBV_WC_REM_ACCESS_ERR ? DP_LOG_INFO : DP_LOG_WARN,
-				  "qp 0x%x: %s: twin 0x%x: fragment %llu: %s", q->qp->qp_num, rail->sib->text,
+				  "qp 0x%x: %s: twin 0x%x: fragment %llu: %s", q->qp_num, rail->sib->text,
 				  rail->twin->qp_num, (unsigned long long)wc->wr_id,
 				  q->c->real->wc_status_str(wc->status));
 			dp_fallback(DP_FB_RAIL_LOST);

@@ -196,6 +196,16 @@ static void count_one(struct dp_ctx *c, void *arg)
 	++*(unsigned *)arg;
 }
 
+static void free_ctx(struct dp_ctx *c)
+{
+	for (uint32_t i = 0; i < c->nsib; i++)
+		dp_hmap_fini(&c->sib[i].twins);
+	dp_hmap_fini(&c->qpns);
+	dp_hmap_fini(&c->lkeys);
+	free(c->sib);
+	free(c);
+}
+
 int dp_close_device(struct ibv_context *ctx)
 {
 	unsigned left = 0;
@@ -214,15 +224,12 @@ int dp_close_device(struct ibv_context *ctx)
 	}
 	if (!dp_bond_unwatch(c))
 		return 0;
-	for (uint32_t i = 0; i < c->nsib; i++) {
+	for (uint32_t i = 0; i < c->nsib; i++)
 		if (c->sib[i].ctx)
 			real->close_device(c->sib[i].ctx);
-		dp_hmap_fini(&c->sib[i].twins);
-	}
-	dp_hmap_fini(&c->qpns);
-	dp_hmap_fini(&c->lkeys);
-	free(c->sib);
-	free(c);
+	/* PDs that the program left behind lead to it, and peers may still ask about their MRs */
+	if (!atomic_load(&c->refs))
+		free_ctx(c);
 	dp_ctx_each(count_one, &left);
 	if (!left)
 		dp_bond_stop(false);

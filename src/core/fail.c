@@ -34,7 +34,7 @@ void dp_fail_keep(struct dp_qp *q, const struct ibv_wc *wc)
 	struct dp_stash *s = malloc(sizeof(*s));
 
 	if (!s) {
-		dp_warn("qp 0x%x: out of memory: a flushed completion is lost", q->qp->qp_num);
+		dp_warn("qp 0x%x: out of memory: a flushed completion is lost", q->qp_num);
 		return;
 	}
 	s->wc = *wc;
@@ -51,7 +51,7 @@ static void to_err(struct dp_qp *q, struct ibv_qp *qp)
 
 	dp_stub->inside(1);
 	if (q->c->real->modify_qp(qp, &attr, IBV_QP_STATE))
-		dp_info("qp 0x%x: cannot move qp 0x%x to error: %s", q->qp->qp_num, qp->qp_num, strerror(errno));
+		dp_info("qp 0x%x: cannot move qp 0x%x to error: %s", q->qp_num, qp->qp_num, strerror(errno));
 	dp_stub->inside(-1);
 }
 
@@ -73,7 +73,7 @@ static void begin(struct dp_qp *q, bool move)
 
 void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc)
 {
-	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING)
+	if (!q->going && atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING)
 		begin(q, true);
 	dp_fail_keep(q, wc);
 }
@@ -84,13 +84,15 @@ void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status)
 
 	if (state == DP_QP_NATIVE || state == DP_QP_PENDING)
 		return;
+	if (q->going) /* the program is done with it: what its twins still say is of no interest */
+		return;
 	if (q->fail_status == IBV_WC_SUCCESS)
 		q->fail_status = status;
 	if (state == DP_QP_FAILING)
 		return;
 	if (dp_order_siblings_idle(&q->order)) {
 		/* nothing was on its way there: the program need not know */
-		dp_warn("qp 0x%x: its twins broke while idle; one port from here on", q->qp->qp_num);
+		dp_warn("qp 0x%x: its twins broke while idle; one port from here on", q->qp_num);
 		dp_order_unbond(&q->order);
 		return;
 	}
@@ -103,10 +105,10 @@ void dp_fail_refused(struct dp_qp *q)
 	struct ibv_wc wc = {
 		.wr_id = s->qwr->wr.wr_id,
 		.status = IBV_WC_LOC_QP_OP_ERR,
-		.qp_num = q->qp->qp_num,
+		.qp_num = q->qp_num,
 	};
 
-	dp_warn("qp 0x%x: the provider refused a queued request; the qp goes to error", q->qp->qp_num);
+	dp_warn("qp 0x%x: the provider refused a queued request; the qp goes to error", q->qp_num);
 	dp_fail_keep(q, &wc);
 	free(s->qwr);
 	s->qwr = NULL;

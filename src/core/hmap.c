@@ -42,7 +42,7 @@ static void insert_new(struct dp_htab *t, uint64_t key, void *val)
 
 /*
  * Moves what is live to a table of fitting size. Readers may be inside the old one at any time, so it stays
- * until the map goes. Slots of removed keys are used again, hence this happens seldom under mere churn.
+ * until the map goes. Slots of removed keys are used again or freed, hence mere churn does not lead here.
  */
 static int rehash(struct dp_hmap *m)
 {
@@ -105,12 +105,34 @@ int dp_hmap_put(struct dp_hmap *m, uint64_t key, void *val)
 		atomic_store_explicit(&s->val, val, memory_order_release);
 	} else {
 		m->used++;
-		atomic_store_explicit(&s->val, val, memory_order_relaxed);
+		/* release: as above, for a reader that saw a key that stood here before */
+		atomic_store_explicit(&s->val, val, memory_order_release);
 		atomic_store_explicit(&s->key, key, memory_order_release);
 	}
 out:
 	dp_drop(&m->lock);
 	return ret;
+}
+
+/*
+ * Slots of removed keys with nothing behind them are free again: no look-up has to pass them. Else churn with ever
+ * new keys would fill the table with them, and each rehash leaves one more table behind.
+ */
+static void trim(struct dp_hmap *m, struct dp_htab *t, size_t i)
+{
+	size_t mask = slots(t) - 1;
+
+	if (atomic_load_explicit(&t->slot[(i + 1) & mask].key, memory_order_relaxed))
+		return;
+	for (;; i--) {
+		struct dp_hslot *s = &t->slot[i & mask];
+
+		if (!atomic_load_explicit(&s->key, memory_order_relaxed) ||
+		    atomic_load_explicit(&s->val, memory_order_relaxed))
+			return;
+		atomic_store_explicit(&s->key, 0, memory_order_release);
+		m->used--;
+	}
 }
 
 void *dp_hmap_del(struct dp_hmap *m, uint64_t key)
@@ -130,6 +152,7 @@ void *dp_hmap_del(struct dp_hmap *m, uint64_t key)
 		if (k == key) {
 			val = atomic_exchange_explicit(&s->val, NULL, memory_order_acq_rel);
 			m->live -= val != NULL;
+			trim(m, t, i);
 			break;
 		}
 	}

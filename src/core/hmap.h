@@ -44,7 +44,10 @@ void dp_hmap_each(struct dp_hmap *m, void (*fn)(void *val, void *arg), void *arg
 
 static inline size_t dp_hmap_hash(const struct dp_htab *t, uint64_t key)
 {
-	return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> t->shift);
+	/* twice: one multiplication puts numbers that grow by steps side by side, in one run that never ends (see trim()) */
+	key *= UINT64_C(0x9e3779b97f4a7c15);
+	key ^= key >> 32;
+	return (size_t)((key * UINT64_C(0xd6e8feb86659fd93)) >> t->shift);
 }
 
 static inline void *dp_hmap_get(const struct dp_hmap *m, uint64_t key)
@@ -61,9 +64,13 @@ static inline void *dp_hmap_get(const struct dp_hmap *m, uint64_t key)
 		const struct dp_hslot *s = &t->slot[i & mask];
 		uint64_t k = atomic_load_explicit(&s->key, memory_order_acquire);
 
-		if (k == key)
+		if (k == key) {
 			/* acquire: what val points to was written before val was */
-			return atomic_load_explicit(&s->val, memory_order_acquire);
+			void *val = atomic_load_explicit(&s->val, memory_order_acquire);
+
+			/* the slot may be another key's by now: its key, or 0, was stored before its val */
+			return atomic_load_explicit(&s->key, memory_order_relaxed) == key ? val : NULL;
+		}
 		if (k == 0)
 			return NULL;
 	}

@@ -420,11 +420,40 @@ static void followed(struct dp_qp *q, const struct ibv_qp_attr *attr, int mask, 
 	q->qp_state = attr->qp_state;
 }
 
+/*
+ * Before the program destroys or resets q: who polls meanwhile in another thread must neither post what is queued on a
+ * QP that is being freed (or, after RESET, is to be used again), nor move it to ERR. With ctl held.
+ */
+static void going(struct dp_qp *q)
+{
+	dp_take(&q->lock);
+	q->going = true;
+	dp_drop(&q->lock);
+}
+
+/* It stays after all, or its twins are gone. With ctl held. */
+static void not_going(struct dp_qp *q)
+{
+	if (q->scq)
+		dp_take(&q->scq->lock);
+	dp_take(&q->lock);
+	q->going = false;
+	if (q->scq && atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED) {
+		q->retry = true; /* what might have gone meanwhile */
+		dp_cq_ready(q->scq, q);
+		if (q->tail_wcs) /* it failed meanwhile */
+			dp_fail_by_program(q);
+	}
+	dp_drop(&q->lock);
+	if (q->scq)
+		dp_drop(&q->scq->lock);
+}
+
 int dp_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	struct dp_qp *q = dp_qp_find(qp);
 	struct dp_ctx *c;
-	bool wait;
+	bool wait, reset = mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RESET;
 	int ret;
 
 	if (!q) {
@@ -432,12 +461,18 @@ int dp_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 		return (c ? c->real : dp_stub->real_of(qp->context))->modify_qp(qp, attr, mask);
 	}
 	dp_take(&q->ctl);
+	if (reset)
+		going(q);
 	ret = q->c->real->modify_qp(qp, attr, mask);
 	if (ret) {
+		if (reset)
+			not_going(q);
 		dp_drop(&q->ctl);
 		return ret;
 	}
 	followed(q, attr, mask, &wait);
+	if (reset)
+		not_going(q);
 	dp_qp_hold(q);
 	dp_drop(&q->ctl);
 	if (wait)
@@ -479,8 +514,10 @@ int dp_destroy_qp(struct ibv_qp *qp)
 	dp_take(&q->ctl);
 	/* the number and the pointer may be handed out anew as soon as the real one is gone */
 	forget(q);
+	going(q);
 	ret = q->c->real->destroy_qp(qp);
 	if (ret) {
+		not_going(q);
 		if (dp_hmap_put(&q->c->qpns, q->qp_num, q) || dp_hmap_put(&dp_qps, (uintptr_t)qp, q))
 			dp_warn("qp 0x%x: out of memory after a failed destroy", q->qp_num);
 		dp_drop(&q->ctl);

@@ -162,7 +162,7 @@ void dp_queue_flush(struct dp_qp *q)
 			struct ibv_wc wc = {
 				.wr_id = s->qwr->wr.wr_id,
 				.status = IBV_WC_WR_FLUSH_ERR,
-				.qp_num = q->qp->qp_num,
+				.qp_num = q->qp_num,
 			};
 
 			dp_fail_keep(q, &wc);

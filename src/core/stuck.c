@@ -142,7 +142,7 @@ static void say_what_for(struct text *t, const struct dp_qp *q, uint64_t pos)
 
 static void say_peer(struct text *t, const struct dp_qp *q)
 {
-	say(t, "qp 0x%x to %s qp 0x%x: ", q->qp->qp_num, q->rail[0].flow ? q->rail[0].flow->peer : "its peer",
+	say(t, "qp 0x%x to %s qp 0x%x: ", q->qp_num, q->rail[0].flow ? q->rail[0].flow->peer : "its peer",
 	    q->rtr.dest_qp_num);
 }
 

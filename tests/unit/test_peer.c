@@ -159,6 +159,38 @@ START_TEST(addresses)
 }
 END_TEST
 
+static bool at(const struct dp_peer *p, const char *text, const char *netdev)
+{
+	union ibv_gid g;
+
+	ck_assert_int_eq(inet_pton(AF_INET6, text, g.raw), 1);
+	return dp_peer_at(p, &g, netdev);
+}
+
+START_TEST(peer_at_an_address)
+{
+	struct dp_conn *c = dp_conn_new(true);
+	struct dp_peer p = { .conn = c };
+
+	of_text("::ffff:192.0.2.1", "", &c->addr);
+	ck_assert(at(&p, "::ffff:192.0.2.1", ""));
+	ck_assert(at(&p, "::ffff:192.0.2.1", "eth1"));
+	ck_assert(!at(&p, "::ffff:192.0.2.2", ""));
+	ck_assert(!at(&p, "::ffff:127.0.0.1", ""));
+	ck_assert(!at(&p, "fe80::1", ""));
+	/* equal addresses on two fabrics */
+	strcpy(c->netdev, "eth0");
+	ck_assert(at(&p, "::ffff:192.0.2.1", "eth0"));
+	ck_assert(at(&p, "::ffff:192.0.2.1", ""));
+	ck_assert(!at(&p, "::ffff:192.0.2.1", "eth1"));
+	/* any address of this host is as good as any other, but for others */
+	of_text("::ffff:127.0.0.1", "", &c->addr);
+	ck_assert(at(&p, "::ffff:127.0.0.9", ""));
+	ck_assert(!at(&p, "::ffff:192.0.2.1", ""));
+	ck_assert(at(&dp_peering->self, "::ffff:192.0.2.1", ""));
+}
+END_TEST
+
 START_TEST(log_is_bounded)
 {
 	struct dp_addr a = { .family = AF_INET };
@@ -434,6 +466,7 @@ int main(void)
 	tcase_add_checked_fixture(state, setup, teardown);
 	tcase_set_timeout(state, 120);
 	tcase_add_test(state, addresses);
+	tcase_add_test(state, peer_at_an_address);
 	tcase_add_test(state, log_is_bounded);
 	tcase_add_test(state, keys);
 	tcase_add_test(state, parser_takes_a_right_conversation);

@@ -1350,6 +1350,35 @@ START_TEST(test_churn)
 }
 END_TEST
 
+/* Ever new keys, as registrations without end make them: all that live are found, and tables do not pile up. */
+START_TEST(test_map_churn)
+{
+	static const uint64_t live[] = { 1, 16, 64, 101 };
+
+	for (size_t n = 0; n < sizeof(live) / sizeof(live[0]); n++) {
+		struct dp_hmap m;
+		unsigned tables = 0;
+
+		dp_hmap_init(&m);
+		for (uint64_t k = 0; k < 200000; k++) {
+			ck_assert_int_eq(dp_hmap_put(&m, k * 256 + n, mem + k % 1000), 0);
+			if (k < live[n])
+				continue;
+			ck_assert_ptr_eq(dp_hmap_del(&m, (k - live[n]) * 256 + n), mem + (k - live[n]) % 1000);
+			ck_assert_ptr_null(dp_hmap_get(&m, (k - live[n]) * 256 + n));
+			if (k % 97)
+				continue;
+			for (uint64_t i = k - live[n] + 1; i <= k; i++)
+				ck_assert_ptr_eq(dp_hmap_get(&m, i * 256 + n), mem + i % 1000);
+		}
+		for (const struct dp_htab *t = atomic_load(&m.tab); t; t = t->retired)
+			tables++;
+		ck_assert_uint_le(tables, 8);
+		dp_hmap_fini(&m);
+	}
+}
+END_TEST
+
 /* Pulls for keys of MRs that go at the same time: whoever was told is recorded, and the key comes free. */
 static void *puller(void *arg)
 {
@@ -1497,6 +1526,7 @@ int main(void)
 	tcase_add_test(tc, test_pull_bound);
 	tcase_add_test(tc, test_malformed);
 	tcase_add_test(tc, test_churn);
+	tcase_add_test(tc, test_map_churn);
 	tcase_add_test(tc, test_pull_races_dereg);
 	suite_add_tcase(s, tc);
 

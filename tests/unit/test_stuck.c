@@ -57,7 +57,7 @@ static void make_stuck(void)
 
 	dp_cfg.stuck_ns = 1000 * MS;
 	q->qp = &st.qp;
-	st.qp.qp_num = 0x11;
+	st.qp.qp_num = q->qp_num = 0x11;
 	q->rtr.dest_qp_num = 0x12;
 	q->c = &st.c;
 	q->rail = st.rail;

@@ -129,6 +129,21 @@ bool dp_peer_is_self(const struct dp_peer *peer)
 	return !peer->conn;
 }
 
+bool dp_peer_at(const struct dp_peer *peer, const union ibv_gid *gid, const char *netdev)
+{
+	const struct dp_conn *c = peer->conn;
+	struct dp_addr a;
+
+	if (!c)
+		return true;
+	if (dp_addr_of_gid(&a, gid, netdev))
+		return false;
+	/* two fabrics may use the same addresses */
+	if (dp_addr_equal(&a, &c->addr) && (!netdev[0] || !c->netdev[0] || !strcmp(netdev, c->netdev)))
+		return true;
+	return dp_addr_local(&a) && dp_addr_local(&c->addr);
+}
+
 bool dp_peer_lease_valid(const struct dp_peer *peer)
 {
 	struct timespec ts;

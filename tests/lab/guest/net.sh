@@ -28,6 +28,6 @@ for i in 0 1; do
 done
 
 # Packets are received on the CPU that happened to send them, and so overtake each other; soft-RoCE takes that for loss
-# and goes back. One CPU for each receiver keeps the order; both ways of a link, and both links of a host, get two.
-echo 1 | tee /sys/class/net/{va0,vb1}/queues/rx-0/rps_cpus > /dev/null
-echo 2 | tee /sys/class/net/{vb0,va1}/queues/rx-0/rps_cpus > /dev/null
+# and goes back. One CPU for each receiver keeps the order; the hosts get one each.
+echo 1 | tee /sys/class/net/va{0,1}/queues/rx-0/rps_cpus > /dev/null
+echo 2 | tee /sys/class/net/vb{0,1}/queues/rx-0/rps_cpus > /dev/null
