@@ -279,6 +279,8 @@ static void lose_peer(struct dp_bond *b, bool in_order)
 	q->rpd = NULL;
 	if (!dp_order_queued(&q->order) && dp_order_held(&q->order) == UINT64_MAX &&
 	    dp_order_siblings_idle(&q->order) &&
+	    /* the byte_len of a cut READ is still to be put right */
+	    q->order.last_signaled <= q->order.done[0] &&
 	    atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED) {
 		dp_qp_native(q);
 		dp_cq_unready(q->scq, q);

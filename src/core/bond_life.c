@@ -242,6 +242,7 @@ void dp_bond_stop(bool at_exit)
 void dp_bond_after_fork(void)
 {
 	dp_lock_init(&start_lock);
+	pthread_mutex_init(&wait_lock, NULL);
 	started = false;
 	live = 0;
 	dp_bonds = NULL;

@@ -42,6 +42,19 @@ struct dp_channel {
 static struct dp_hmap shadows = DP_HMAP_INIT; /* ibv_comp_channel pointer -> struct dp_channel */
 static dp_lock shadows_lock = PTHREAD_MUTEX_INITIALIZER;
 
+static void unlock_one(void *val, void *arg)
+{
+	(void)arg;
+	dp_lock_init(&((struct dp_channel *)val)->lock);
+}
+
+void dp_channel_after_fork(void)
+{
+	dp_lock_init(&shadows_lock);
+	dp_lock_init(&shadows.lock);
+	dp_hmap_each(&shadows, unlock_one, NULL);
+}
+
 static const struct dp_verbs *real_of(struct ibv_context *ctx)
 {
 	struct dp_ctx *c = dp_ctx_find(ctx);

@@ -44,6 +44,10 @@ static const struct dp_core core = {
 static void in_child(void)
 {
 	dp_peer_after_fork();
+	dp_ctx_after_fork();
+	dp_qp_after_fork();
+	dp_cq_after_fork();
+	dp_channel_after_fork();
 	dp_keys_after_fork();
 	dp_bond_after_fork();
 	dp_progress_after_fork();

@@ -77,6 +77,11 @@ void dp_ctx_each(void (*fn)(struct dp_ctx *c, void *arg), void *arg);
 /* Opens the siblings' devices if that has not been done; nsib and sib are stable afterwards. */
 void dp_ctx_open_siblings(struct dp_ctx *c);
 int dp_close_device(struct ibv_context *ctx);
+/* In a forked child: locks are free again that other threads of the parent held. */
+void dp_ctx_after_fork(void);
+void dp_qp_after_fork(void);
+void dp_cq_after_fork(void);
+void dp_channel_after_fork(void);
 
 /* ---- protection domains and memory regions (mr.c) ---------------------------------------------------------- */
 
@@ -192,6 +197,8 @@ struct ibv_cq *dp_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, 
 			    int vector);
 int dp_destroy_cq(struct ibv_cq *cq);
 int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
+/* Forgets the CQs that the program leaves behind when it closes their context; no QP of ours uses them any more. */
+void dp_cq_abandon(struct dp_ctx *c);
 
 /*
  * With lock held: polls the internal CQs, releases what may go, puts QPs with something to give on the ready
@@ -283,7 +290,7 @@ struct dp_rail {
 	struct ibv_qp *twin;
 	struct dp_icq *icq;
 	uint32_t icq_used; /* entries of it that are set apart */
-	uint32_t sq_size;
+	uint32_t sq_size, max_sge;
 	uint64_t posted; /* number of the newest fragment posted */
 	uint64_t seen;	 /* newest number that a completion, good or bad, was polled for */
 	uint32_t signaled; /* WRs posted whose completion counts in icq->pending */
@@ -327,12 +334,14 @@ struct dp_qp {
 	bool retry;		   /* rail 0's queue had no room for what may go: on the ready list until it has */
 	bool sibling_refused;	   /* a twin took not what it should have taken */
 	bool unrecorded;	   /* an op could not be recorded: never bond */
+	bool watched;		   /* counted in scq->active; with scq->lock */
 	uint64_t last_seen_post;   /* progress.c */
 
 	/* failing (fail.c), with scq->lock and lock */
 	enum ibv_wc_status fail_status; /* of the sibling's error, for the first op it hit */
 	uint64_t fail_wr_id;
 	bool fail_reported;
+	bool fail_seen0;	   /* rail 0's first error was read: no good completion follows */
 	bool twins_err;		   /* the twins were moved to ERR */
 	uint64_t fail_deadline;
 	struct dp_stash *tail_wcs, **tail_end; /* CQEs from the first error on, given unchanged at the end */

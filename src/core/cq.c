@@ -20,6 +20,18 @@ struct dp_cq *dp_cq_find(struct ibv_cq *cq)
 	return dp_hmap_getp(&cqs, cq);
 }
 
+static void unlock_one(void *val, void *arg)
+{
+	(void)arg;
+	dp_lock_init(&((struct dp_cq *)val)->lock);
+}
+
+void dp_cq_after_fork(void)
+{
+	dp_lock_init(&cqs.lock);
+	dp_hmap_each(&cqs, unlock_one, NULL);
+}
+
 struct ibv_cq *dp_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *channel,
 			    int vector)
 {
@@ -80,11 +92,48 @@ static void free_icqs(struct dp_cq *q)
 	q->icqs = NULL;
 }
 
+static void free_cq(struct dp_cq *q)
+{
+	struct dp_stash *s;
+
+	free_icqs(q);
+	while ((s = q->stash)) {
+		q->stash = s->next;
+		free(s);
+	}
+	dp_lock_fini(&q->lock);
+	free(q);
+}
+
+struct of_ctx {
+	const struct dp_ctx *c;
+	struct dp_cq *found;
+};
+
+static void find_of_ctx(void *val, void *arg)
+{
+	struct of_ctx *f = arg;
+
+	if (((struct dp_cq *)val)->c == f->c)
+		f->found = val;
+}
+
+void dp_cq_abandon(struct dp_ctx *c)
+{
+	struct of_ctx f = { .c = c };
+
+	while (f.found = NULL, dp_hmap_each(&cqs, find_of_ctx, &f), f.found) {
+		dp_progress_forget(f.found);
+		dp_hmap_del(&cqs, (uintptr_t)f.found->cq);
+		dp_channel_detach(f.found);
+		free_cq(f.found);
+	}
+}
+
 int dp_destroy_cq(struct ibv_cq *cq)
 {
 	struct dp_cq *q = dp_cq_find(cq);
 	const struct dp_verbs *real = q ? q->c->real : dp_stub->real_of(cq->context);
-	struct dp_stash *s;
 	int ret;
 
 	if (!q) {
@@ -107,13 +156,7 @@ int dp_destroy_cq(struct ibv_cq *cq)
 			dp_progress_watch(q);
 		return ret;
 	}
-	free_icqs(q);
-	while ((s = q->stash)) {
-		q->stash = s->next;
-		free(s);
-	}
-	dp_lock_fini(&q->lock);
-	free(q);
+	free_cq(q);
 	return 0;
 }
 
@@ -181,6 +224,25 @@ void dp_cq_unready(struct dp_cq *cq, struct dp_qp *q)
 	if (cq->ready_tail == &q->ready_next)
 		cq->ready_tail = p;
 	q->on_ready = false;
+}
+
+void dp_cq_purge(struct dp_cq *cq, uint32_t qp_num)
+{
+	struct dp_stash **p = &cq->stash, *s;
+
+	if (!cq->stash)
+		return;
+	while ((s = *p)) {
+		if (s->wc.qp_num != qp_num) {
+			p = &s->next;
+			continue;
+		}
+		*p = s->next;
+		free(s);
+	}
+	cq->stash_tail = p;
+	if (!cq->stash)
+		atomic_fetch_sub_explicit(&cq->active, 1, memory_order_relaxed);
 }
 
 /* With both locks: has q something to give, or to do? */
@@ -305,6 +367,9 @@ static bool intake(struct dp_cq *cq, struct ibv_wc *wc, bool late)
 		goto out;
 	}
 	s = dp_qp_slot(q, pos);
+	/* matched wrongly: one before it was never seen. Not to be bonded then. */
+	if (state == DP_QP_PENDING && s->wr_id != wc->wr_id)
+		q->unrecorded = true;
 	/* the provider knows only rail 0's part; senders are given no byte_len but for what they read */
 	if (s->opcode == IBV_WR_RDMA_READ && !dp_order_op(&q->order, pos)->whole)
 		wc->byte_len = s->byte_len;
@@ -411,7 +476,7 @@ int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 	if (__builtin_expect(!q, 0))
 		return dp_ctx_find(cq->context)->ops.poll_cq(cq, n, wc);
 	/*
-	 * relaxed: a QP of this CQ becomes active in modify_qp(RTR), before the program can post on it; whatever
+	 * relaxed: a QP of this CQ becomes active in create_qp, before the program can post on it; whatever
 	 * orders the program's post before its poll orders that, too
 	 */
 	if (!atomic_load_explicit(&q->active, memory_order_relaxed))

@@ -144,6 +144,25 @@ void dp_ctx_each(void (*fn)(struct dp_ctx *c, void *arg), void *arg)
 	dp_hmap_each(&ctxs, each_one, &e);
 }
 
+static void unlock_one(void *val, void *arg)
+{
+	struct dp_ctx *c = val;
+
+	(void)arg;
+	dp_lock_init(&c->lock);
+	dp_lock_init(&c->qpns.lock);
+	dp_lock_init(&c->lkeys.lock);
+	for (uint32_t i = 0; i < c->nsib; i++)
+		dp_lock_init(&c->sib[i].twins.lock);
+}
+
+void dp_ctx_after_fork(void)
+{
+	dp_lock_init(&ctxs_lock);
+	dp_lock_init(&ctxs.lock);
+	dp_hmap_each(&ctxs, unlock_one, NULL);
+}
+
 static struct ibv_context *open_by_name(const struct dp_verbs *real, const char *name)
 {
 	struct ibv_context *ctx = NULL;
@@ -215,7 +234,8 @@ int dp_close_device(struct ibv_context *ctx)
 
 	if (!c)
 		return real->close_device(ctx);
-	dp_qp_each(abandon_if_of, c); /* QPs that the program left behind end with the context */
+	dp_qp_each(abandon_if_of, c); /* QPs and CQs that the program left behind end with the context */
+	dp_cq_abandon(c);
 	dp_hmap_del(&ctxs, (uintptr_t)ctx);
 	ret = real->close_device(ctx);
 	if (ret) {

@@ -71,11 +71,34 @@ static void begin(struct dp_qp *q, bool move)
 	dp_cq_ready(q->scq, q);
 }
 
+/* It may be the error of a receive, too, which says nothing of the send queue. By wr_id: such errors have no opcode. */
+static bool of_a_send(struct dp_qp *q, const struct ibv_wc *wc)
+{
+	for (uint64_t p = q->order.match; p < q->order.post0; p++)
+		if (dp_qp_slot(q, p)->wr_id == wc->wr_id)
+			return true;
+	return false;
+}
+
 void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc)
 {
 	if (!q->going && atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING)
 		begin(q, true);
+	if (!q->fail_seen0)
+		q->fail_seen0 = of_a_send(q, wc);
 	dp_fail_keep(q, wc);
+}
+
+/*
+ * May rail 0 have a good completion that was not read yet? If the QP went native now, that one would be given although
+ * a sibling failed its part of the WR.
+ */
+static bool rail0_open(const struct dp_qp *q)
+{
+	for (uint64_t p = q->order.match; !q->fail_seen0 && p < q->order.post0; p++)
+		if (dp_order_op(&q->order, p)->flags & DP_OP_SIGNALED)
+			return true;
+	return false;
 }
 
 void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status)
@@ -86,16 +109,16 @@ void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status)
 		return;
 	if (q->going) /* the program is done with it: what its twins still say is of no interest */
 		return;
-	if (q->fail_status == IBV_WC_SUCCESS)
-		q->fail_status = status;
-	if (state == DP_QP_FAILING)
-		return;
-	if (dp_order_siblings_idle(&q->order)) {
+	if (state != DP_QP_FAILING && dp_order_siblings_idle(&q->order)) {
 		/* nothing was on its way there: the program need not know */
 		dp_warn("qp 0x%x: its twins broke while idle; one port from here on", q->qp_num);
 		dp_order_unbond(&q->order);
 		return;
 	}
+	if (q->fail_status == IBV_WC_SUCCESS)
+		q->fail_status = status;
+	if (state == DP_QP_FAILING)
+		return;
 	begin(q, true);
 }
 
@@ -112,23 +135,10 @@ void dp_fail_refused(struct dp_qp *q)
 	dp_fail_keep(q, &wc);
 	free(s->qwr);
 	s->qwr = NULL;
+	/* the provider will not tell of it */
+	dp_order_op(&q->order, q->order.post0)->flags &= ~(unsigned)DP_OP_SIGNALED;
 	dp_order_posted0(&q->order);
 	begin(q, true);
-}
-
-void dp_fail_by_program(struct dp_qp *q)
-{
-	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED)
-		begin(q, false);
-}
-
-/* Has every fragment that was posted come back, well or flushed? */
-static bool twins_quiet(const struct dp_qp *q)
-{
-	for (uint32_t r = 1; r < q->nrails; r++)
-		if (q->rail[r].twin && q->rail[r].seen < q->rail[r].posted)
-			return dp_now_ns() > q->fail_deadline;
-	return true;
 }
 
 static void twins_to_err(struct dp_qp *q)
@@ -140,6 +150,24 @@ static void twins_to_err(struct dp_qp *q)
 	for (uint32_t r = 1; r < q->nrails; r++)
 		if (q->rail[r].twin)
 			to_err(q, q->rail[r].twin);
+}
+
+void dp_fail_by_program(struct dp_qp *q)
+{
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
+		return;
+	begin(q, false);
+	/* when modify_qp returns, nothing of this QP may land any more */
+	twins_to_err(q);
+}
+
+/* Has every fragment that was posted come back, well or flushed? */
+static bool twins_quiet(const struct dp_qp *q)
+{
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (q->rail[r].twin && q->rail[r].seen < q->rail[r].posted)
+			return dp_now_ns() > q->fail_deadline;
+	return true;
 }
 
 /* Were all the fragments posted that the next held completion stands for? */
@@ -175,7 +203,9 @@ static enum stage stage(struct dp_qp *q)
 		return WAIT;
 	if (held)
 		return GIVE_FAILED;
-	return q->tail_wcs ? GIVE_KEPT : OVER;
+	if (q->tail_wcs)
+		return GIVE_KEPT;
+	return rail0_open(q) ? WAIT : OVER;
 }
 
 bool dp_fail_ready(struct dp_qp *q)
@@ -209,7 +239,7 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 			/* what rail 0 reports as the culprit stands behind a WR that failed before it */
 			wc->status = IBV_WC_WR_FLUSH_ERR;
 		} else if (q->fail_status != IBV_WC_SUCCESS && wc->status == IBV_WC_WR_FLUSH_ERR &&
-			   wc->wr_id == q->fail_wr_id) {
+			   (wc->wr_id == q->fail_wr_id || of_a_send(q, wc))) {
 			/* rail 0 was only flushed by us, because of what a sibling met: say that, as one port would */
 			wc->status = q->fail_status;
 			q->fail_reported = true;
@@ -235,5 +265,5 @@ void dp_fail_end(struct dp_qp *q)
 		free(s);
 	}
 	q->fail_status = IBV_WC_SUCCESS;
-	q->fail_reported = q->twins_err = false;
+	q->fail_reported = q->fail_seen0 = q->twins_err = false;
 }

@@ -44,7 +44,7 @@ void dp_hmap_each(struct dp_hmap *m, void (*fn)(void *val, void *arg), void *arg
 
 static inline size_t dp_hmap_hash(const struct dp_htab *t, uint64_t key)
 {
-	/* twice: one multiplication puts numbers that grow by steps side by side, in one run that never ends (see trim()) */
+	/* twice: one multiplication puts numbers that grow by steps side by side: for trim() a run without end */
 	key *= UINT64_C(0x9e3779b97f4a7c15);
 	key ^= key >> 32;
 	return (size_t)((key * UINT64_C(0xd6e8feb86659fd93)) >> t->shift);

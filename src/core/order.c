@@ -414,6 +414,8 @@ void dp_order_posteds(struct dp_order *o)
 void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq)
 {
 	raise_to(&o->done[rail], seq);
+	/* what retired without bytes here was not passed over, and its slots are other ops' by now */
+	raise_to(&o->counted[rail], o->tail);
 	/* an op without bytes here has the number of one before it */
 	for (uint64_t *p = &o->counted[rail]; *p < o->next && dp_order_rail(o, *p, rail)->seq <= seq; ++*p)
 		o->bytes[rail] -= size_of(dp_order_rail(o, *p, rail)->remote);

@@ -123,9 +123,14 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 		memset(k->part, 0, q->nrails * sizeof(k->part[0]));
 		k->part[r].len = k->len;
 	}
-	for (uint32_t r = 1; r < q->nrails; r++)
-		if (k->part[r].len && !room_on(q, r))
+	for (uint32_t r = 1; r < q->nrails; r++) {
+		if (!k->part[r].len)
+			continue;
+		if ((uint32_t)wr->num_sge > q->rail[r].max_sge)
+			return;
+		if (!room_on(q, r))
 			goto whole;
+	}
 	rkeys = dp_rkey_get(q->rpd, wr->wr.rdma.rkey, &n, &why);
 	if (!rkeys)
 		goto whole;
@@ -364,7 +369,10 @@ static int post_pending(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
 			q->unrecorded = true; /* it cannot bond any more; completions pass as they come */
 			break;
 		}
-		*dp_qp_slot(q, dp_order_add(&q->order, &d)) = (struct dp_slot){ .opcode = (uint8_t)wr->opcode };
+		*dp_qp_slot(q, dp_order_add(&q->order, &d)) = (struct dp_slot){
+			.wr_id = wr->wr_id,
+			.opcode = (uint8_t)wr->opcode,
+		};
 		dp_order_posted0(&q->order);
 	}
 	return ret;

@@ -29,6 +29,21 @@ void dp_qp_put(struct dp_qp *q)
 	free(q);
 }
 
+static void unlock_one(void *val, void *arg)
+{
+	struct dp_qp *q = val;
+
+	(void)arg;
+	dp_lock_init(&q->ctl);
+	dp_lock_init(&q->lock);
+}
+
+void dp_qp_after_fork(void)
+{
+	dp_lock_init(&dp_qps.lock);
+	dp_hmap_each(&dp_qps, unlock_one, NULL);
+}
+
 struct qp_list {
 	struct dp_qp **qp;
 	size_t n, cap;
@@ -181,6 +196,25 @@ static int why_native(const struct dp_qp *q, bool qp_ex)
 	return sibling ? -1 : DP_FB_NO_TWIN_DEVICE;
 }
 
+/*
+ * From create_qp on poll_cq looks at what it gets, long before there is something to see: a thread that is about to poll
+ * natively, because nothing had to be looked at yet, must not take the first completion of a connection unseen; from
+ * there on all would be matched to wrong WRs. With scq->lock held.
+ */
+static void watch(struct dp_qp *q)
+{
+	if (!q->watched)
+		atomic_fetch_add_explicit(&q->scq->active, 1, memory_order_relaxed);
+	q->watched = true;
+}
+
+static void unwatch(struct dp_qp *q)
+{
+	if (q->watched)
+		atomic_fetch_sub_explicit(&q->scq->active, 1, memory_order_relaxed);
+	q->watched = false;
+}
+
 /* Makes the record of a QP that the program just created. Without memory for it the QP is native. */
 static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct ibv_cq *scq,
 		  const struct ibv_qp_cap *cap, bool sq_sig_all, bool qp_ex)
@@ -217,6 +251,12 @@ static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct
 	if (dp_hmap_put(&dp_qps, (uintptr_t)qp, q)) {
 		dp_hmap_del(&c->qpns, q->qp_num);
 		dp_qp_put(q);
+		return;
+	}
+	if (q->fallback < 0) {
+		dp_take(&q->scq->lock);
+		watch(q);
+		dp_drop(&q->scq->lock);
 	}
 }
 
@@ -308,13 +348,13 @@ int dp_qp_track(struct dp_qp *q)
 	dp_take(&q->lock);
 	q->unrecorded = false;
 	set_state(q, DP_QP_PENDING);
-	atomic_fetch_add_explicit(&q->scq->active, 1, memory_order_relaxed);
+	watch(q);
 	dp_drop(&q->lock);
 	dp_drop(&q->scq->lock);
 	return 0;
 }
 
-void dp_qp_native(struct dp_qp *q)
+static void to_native(struct dp_qp *q)
 {
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_NATIVE)
 		return;
@@ -322,7 +362,12 @@ void dp_qp_native(struct dp_qp *q)
 	dp_queue_drop(q);
 	dp_fail_end(q);
 	dp_qp_update_busy(q);
-	atomic_fetch_sub_explicit(&q->scq->active, 1, memory_order_relaxed);
+}
+
+void dp_qp_native(struct dp_qp *q)
+{
+	to_native(q);
+	unwatch(q);
 }
 
 /* Frees what tracking needed; no post or poll can be looking at it any more. */
@@ -344,8 +389,15 @@ void dp_qp_teardown(struct dp_qp *q)
 		return;
 	dp_take(&q->scq->lock);
 	dp_take(&q->lock);
-	dp_qp_native(q);
+	to_native(q);
+	/* until the program connects it anew, as after create_qp */
+	if (!q->destroyed && q->fallback < 0)
+		watch(q);
+	else
+		unwatch(q);
+	q->retry = false;
 	dp_cq_unready(q->scq, q);
+	dp_cq_purge(q->scq, q->qp_num);
 	dp_drop(&q->lock);
 	dp_drop(&q->scq->lock);
 	for (uint32_t r = 1; r < q->nrails; r++)
@@ -377,7 +429,13 @@ static void followed(struct dp_qp *q, const struct ibv_qp_attr *attr, int mask, 
 		return;
 	switch (attr->qp_state) {
 	case IBV_QPS_INIT:
-		q->init = *attr;
+		/* from INIT to INIT each of them is optional */
+		if (mask & IBV_QP_PORT)
+			q->init.port_num = attr->port_num;
+		if (mask & IBV_QP_PKEY_INDEX)
+			q->init.pkey_index = attr->pkey_index;
+		if (mask & IBV_QP_ACCESS_FLAGS)
+			q->init.qp_access_flags = attr->qp_access_flags;
 		break;
 	case IBV_QPS_RTR:
 		q->rtr = *attr;

@@ -103,6 +103,8 @@ int dp_gid_of(const struct dp_verbs *real, struct ibv_context *ctx, uint8_t port
 
 /* ---- cq.c */
 void dp_cq_unready(struct dp_cq *cq, struct dp_qp *q); /* with cq->lock held */
+/* Drops what was read ahead of a QP that was reset or destroyed, as providers do in the CQ; with cq->lock held. */
+void dp_cq_purge(struct dp_cq *cq, uint32_t qp_num);
 struct ibv_cq_ex *dp_create_cq_ex(struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr);
 
 #endif

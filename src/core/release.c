@@ -165,6 +165,7 @@ void dp_queue_flush(struct dp_qp *q)
 				.qp_num = q->qp_num,
 			};
 
+			dp_order_op(o, pos)->flags &= ~(unsigned)DP_OP_SIGNALED;
 			dp_fail_keep(q, &wc);
 		}
 	}

@@ -186,6 +186,7 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 		ret = -errno;
 		goto put_icq;
 	}
+	rail->max_sge = init.cap.max_send_sge;
 	attr.pkey_index = sibling_pkey(q, sib);
 	attr.port_num = (uint8_t)sib->port.port;
 	attr.qp_access_flags = q->init.qp_access_flags;
@@ -293,7 +294,10 @@ void dp_twin_destroy(struct dp_qp *q, struct dp_rail *rail)
 {
 	int ret;
 
+	/* with the lock: whoever found it there has let go of it after this */
+	dp_take(&q->scq->lock);
 	dp_hmap_del(&rail->sib->twins, rail->twin->qp_num);
+	dp_drop(&q->scq->lock);
 	ret = q->c->real->destroy_qp(rail->twin);
 	if (ret)
 		dp_info("qp 0x%x: destroy of twin 0x%x: %s", q->qp_num, rail->twin->qp_num, strerror(ret));

@@ -83,8 +83,9 @@ const uint8_t *dp_peer_instance(const struct dp_peer *peer); /* DP_INSTANCE_LEN 
 const char *dp_peer_text(const struct dp_peer *peer);	     /* "10.0.0.2 pid 4711", for log lines */
 bool dp_peer_is_self(const struct dp_peer *peer);
 /*
- * [control] Is it reached at that GID's address (netdev as for dp_peer_locate())? True for oneself, and between addresses
- * of this host. False does not mean that it is elsewhere: a host has many addresses, and dp_peer_locate() finds out.
+ * [control] Is it reached at that GID's address (netdev as for dp_peer_locate())? True for oneself, and between
+ * addresses of this host. False does not mean that it is elsewhere: a host has many addresses, and dp_peer_locate()
+ * finds out.
  */
 bool dp_peer_at(const struct dp_peer *peer, const union ibv_gid *gid, const char *netdev);
 /* [control] In gone(): it has ended in good order, as far as this layer is concerned. */
