@@ -235,13 +235,13 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 	case GIVE_KEPT:
 		s = q->tail_wcs;
 		*wc = s->wc;
-		if (q->fail_reported) {
-			/* what rail 0 reports as the culprit stands behind a WR that failed before it */
-			wc->status = IBV_WC_WR_FLUSH_ERR;
-		} else if (q->fail_status != IBV_WC_SUCCESS && wc->status == IBV_WC_WR_FLUSH_ERR &&
-			   (wc->wr_id == q->fail_wr_id || of_a_send(q, wc))) {
-			/* rail 0 was only flushed by us, because of what a sibling met: say that, as one port would */
-			wc->status = q->fail_status;
+		if (wc->wr_id == q->fail_wr_id || of_a_send(q, wc)) {
+			if (q->fail_reported)
+				/* what rail 0 reports as the culprit stands behind a WR that failed before it */
+				wc->status = IBV_WC_WR_FLUSH_ERR;
+			else if (q->fail_status != IBV_WC_SUCCESS && wc->status == IBV_WC_WR_FLUSH_ERR)
+				/* rail 0 was only flushed by us, because of what a sibling met: one port would say that */
+				wc->status = q->fail_status;
 			q->fail_reported = true;
 		}
 		q->tail_wcs = s->next;

@@ -291,6 +291,17 @@ one_port() {
 	printf '%s\n' "$lines"
 }
 
+# works NAME: not slower than one port, and at most a line of each side. (Processes of one host also find each other
+# through the directory of the host, so here they may well bond in spite of the stranger.)
+works() {
+	local side
+	at_least_one_port "$1"
+	for side in a b; do
+		check "$1: lines of host $side" "$(said "$1" $side | wc -l)" "<=" 1
+		said "$1" $side
+	done
+}
+
 # stranger hold|babble|pester: a process that holds the well-known port, or talks to it, and is no library.
 stranger() {
 	python3 "$tests/guest/stranger.py" "$1" 13579 > "$out/stranger.out" 2> "$out/stranger.err" &
