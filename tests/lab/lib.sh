@@ -135,8 +135,18 @@ client() {
 }
 
 # pair plain|loaded|client|server NAME LINK PORT TOOL ARG...: a perftest or ibv_*_pingpong run over a link; the third
-# and fourth kinds load that side only. Says and counts what does not end with status 0.
+# and fourth kinds load that side only. Says and counts what does not end with status 0. On a busy machine soft-RoCE
+# times out without any library, too, so a run that failed has a second chance, but for LAB_STRICT.
 pair() {
+	local before=$failures
+	pair_once "$@" && return
+	[[ -z ${LAB_STRICT:-} ]] || return
+	failures=$before
+	echo "once more: $2"
+	pair_once "$@"
+}
+
+pair_once() {
 	local a=$1 b=$1 what=$2 link=$3 port=$4 status
 	local cmd=("$5" -d "ra$link" -p "$port" "${@:6}")
 	[[ $1 != client ]] || { a=loaded; b=plain; }
@@ -230,7 +240,7 @@ bandwidth() {
 		v=$(mbps "$r-one")
 		two "$r-two" "$@"
 		with_library && striped "$r-lib" "$qps" "$@"
-		if awk "BEGIN { exit !(${v:-0} < 0.97 * $ways * $line || $sum < 2 * 0.94 * $ways * $line) }"; then
+		if [[ -z ${LAB_STRICT:-} && $failures -gt $before ]] || awk "BEGIN { exit !(${v:-0} < 0.97 * $ways * $line || $sum < 2 * 0.94 * $ways * $line) }"; then
 			failures=$before
 			echo "$what: round $i was disturbed: one link ${v:-0} MB/s, two programs $sum$(
 				with_library && echo ", the library $(mbps "$r-lib")")"
