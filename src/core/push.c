@@ -20,7 +20,6 @@
 #include "peer/wire.h"
 
 #define SLICE 256u	     /* MRs for which pd->lock is held at once */
-#define GAP_NS 1000000u	     /* between pushes of one PD: MRs that live shorter need not be told of */
 #define RETRY_NS 100000000u
 
 struct dp_watcher {
@@ -33,6 +32,7 @@ struct dp_watcher {
 	TAILQ_ENTRY(dp_watcher) all;
 };
 
+uint64_t dp_push_gap_ns = 1000000;
 uint32_t dp_push_max = 65536;
 static TAILQ_HEAD(, dp_watcher) watchers = TAILQ_HEAD_INITIALIZER(watchers); /* [control] */
 
@@ -211,8 +211,8 @@ static void push_fresh(void *arg)
 	struct dp_pd_rec *pd = arg;
 	uint64_t now = dp_now_ns();
 
-	if (pd->pushed && now - pd->pushed < GAP_NS)
-		wait(pd, GAP_NS - (now - pd->pushed));
+	if (pd->pushed && now - pd->pushed < dp_push_gap_ns)
+		wait(pd, dp_push_gap_ns - (now - pd->pushed));
 	else
 		push(pd);
 }

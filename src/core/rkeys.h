@@ -151,6 +151,7 @@ void dp_owner_after_fork(void);
 /* ---- push.c */
 
 extern uint32_t dp_push_max; /* MRs of one PD that are told in bulk; the keys of others are pulled. Tests lower it. */
+extern uint64_t dp_push_gap_ns; /* between pushes of one PD: MRs that live shorter need not be told of */
 
 void dp_push_init(struct dp_pd_rec *pd);
 /* Both with pd->lock. If list returns true, call dp_push_call() after that lock was dropped. */

@@ -1035,6 +1035,7 @@ START_TEST(test_unwatch)
 	ck_assert_int_eq(dp_dereg_mr(mr), 0);
 
 	/* while a push waits for its turn */
+	dp_push_gap_ns = UINT64_C(60000000000);
 	mr = dp_reg_mr(pd, mem, 100, ACCESS);
 	fake_run();
 	ck_assert_int_eq(dp_dereg_mr(mr), 0);
@@ -1044,6 +1045,7 @@ START_TEST(test_unwatch)
 	dp_rpd_put(rpd);
 	fake_run(); /* without its timer, which may never come when the peer layer stops */
 	ck_assert(!dp_pd_rec(dp_pd_find(pd))->queued);
+	dp_push_gap_ns = 1000000;
 	rpd = dp_rpd_get(&fake_owner, dp_pd_find(pd)->id);
 	settle();
 	ck_assert(known(mr->rkey, mem));
