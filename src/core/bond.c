@@ -74,7 +74,7 @@ void dp_bond_put_keys(struct dp_bond *b)
 /* Exactly one side of a bond leads. */
 static bool leads(const struct dp_bond *b)
 {
-	int c = memcmp(dp_peer_instance(dp_peer_oneself()), dp_peer_instance(b->peer), DP_INSTANCE_LEN);
+	int c = memcmp(dp_peer_instance(dp_self_peer()), dp_peer_instance(b->peer), DP_INSTANCE_LEN);
 
 	if (!c)
 		c = memcmp(&b->my_gid, &b->peer_gid, sizeof(b->my_gid));

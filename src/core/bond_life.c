@@ -150,7 +150,7 @@ static void seek(void *arg)
 	dp_watch_siblings(q->c);
 	dp_advertise_port(q->c->real, q->qp->context, q->init.port_num);
 	if (b->my_qpn == b->peer_qpn && !memcmp(&b->my_gid, &b->peer_gid, sizeof(b->my_gid))) {
-		b->peer = dp_peer_oneself();
+		b->peer = dp_self_peer();
 		loop_to_self(b);
 		goto out;
 	}

@@ -6,6 +6,7 @@
 #include "bond.h"
 #include "bond_msg.h"
 #include "qp.h"
+#include "rkeys.h"
 
 enum bond_state {
 	SEEKING,    /* for the peer, or for it to name us */
@@ -63,7 +64,6 @@ void dp_say_once(const union ibv_gid *gid, const char *fmt, ...) __attribute__((
 int dp_set_nonblock(int fd);
 /* The GIDs of that port become addresses under which peers may look for this process's QPs. */
 void dp_advertise_port(const struct dp_verbs *real, struct ibv_context *ctx, uint8_t port);
-struct dp_peer *dp_peer_oneself(void);
 void dp_watch_siblings(struct dp_ctx *c);
 
 #endif

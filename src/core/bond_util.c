@@ -79,22 +79,6 @@ void dp_advertise_port(const struct dp_verbs *real, struct ibv_context *ctx, uin
 		dp_peer_advertise(gids, n);
 }
 
-static bool find_oneself(struct dp_peer *peer, void *arg)
-{
-	if (!dp_peer_is_self(peer))
-		return true;
-	*(struct dp_peer **)arg = peer;
-	return false;
-}
-
-struct dp_peer *dp_peer_oneself(void)
-{
-	struct dp_peer *self = NULL;
-
-	dp_peer_each(find_oneself, &self);
-	return self;
-}
-
 static void on_async(void *arg)
 {
 	struct dp_sib *sib = arg;

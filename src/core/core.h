@@ -258,7 +258,6 @@ struct dp_qwr {
 	uint32_t *rkey;	       /* [nrails] */
 	uint32_t *lkey;	       /* [nrails][num_sge] */
 	uint64_t since;	       /* ns, when queued */
-	bool reported;
 	struct ibv_sge sge[];
 };
 
@@ -335,7 +334,6 @@ struct dp_qp {
 	bool sibling_refused;	   /* a twin took not what it should have taken */
 	bool unrecorded;	   /* an op could not be recorded: never bond */
 	bool watched;		   /* counted in scq->active; with scq->lock */
-	uint64_t last_seen_post;   /* progress.c */
 
 	/* failing (fail.c), with scq->lock and lock */
 	enum ibv_wc_status fail_status; /* of the sibling's error, for the first op it hit */

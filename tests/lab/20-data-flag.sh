@@ -6,9 +6,6 @@ need_library
 client=$LAB_BUILD/tests/clients/dataflag
 rounds=${LAB_ROUNDS:-42}
 
-# number NAME KEY: summed over the JSON of all of NAME's processes.
-number() { cat "$out/$1".*.json 2> /dev/null | grep -o "\"$2\": *[0-9]*" | awk -F: '{ s += $2 } END { print s + 0 }'; }
-
 # run NAME ORDERING ARG...: both ends with the library; sets $status.
 run() {
 	local what=$1 ordering=$2

@@ -6,8 +6,6 @@ need_library
 ring=$LAB_BUILD/tests/clients/ring
 clear.sh
 
-number() { cat "$out/$1".*.json 2> /dev/null | grep -o "\"$2\": *[0-9]*" | awk -F: '{ s += $2 } END { print s + 0 }'; }
-
 turn() {
 	local what=$1
 	shift

@@ -6,8 +6,6 @@
 need_library
 clear.sh
 delay.sh 1 5ms
-number() { cat "$out/$1".*.json 2> /dev/null | grep -o "\"$2\": *[0-9]*" | awk -F: '{ s += $2 } END { print s + 0 }'; }
-
 judge() {
 	local what=$1 status=$2
 	[[ $status -eq 0 ]] || fail "$what: status $status: $(grep -m 3 -E 'ERROR|runtime error|VIOLATION|dataflag:' "$out/$what".*)"

@@ -177,6 +177,9 @@ pingpong_mbps() { awk '/Mbit\/sec/ { v = $(NF - 1) / 8 } END { if (v) printf "%.
 # json NAME SIDE KEY: a number in the library's JSON.
 json() { sed -n 's/.*"'"$3"'"[ ]*:[ ]*\([0-9][0-9]*\).*/\1/p' "$out/$1.$2.json" 2> /dev/null | head -n 1; }
 
+# number NAME KEY: summed over the JSON of all of NAME's processes, where they wrote one each.
+number() { cat "$out/$1".*.json 2> /dev/null | grep -o "\"$2\": *[0-9]*" | awk -F: '{ s += $2 } END { print s + 0 }'; }
+
 # Lines of the library on standard error of NAME's SIDE, without those that DUALPORT_DIAG asked for.
 said() { grep '^dualport\[' "$out/$1.$2.err"; }
 
