@@ -8,6 +8,7 @@
 #include "bond_priv.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,7 +63,6 @@ void dp_bond_give_up(struct dp_bond *b, enum dp_fallback reason)
 {
 	end_native(b, (int)reason);
 }
-
 
 void dp_bond_put_keys(struct dp_bond *b)
 {
@@ -148,6 +148,7 @@ unsigned dp_bond_connect_twins(struct dp_bond *b)
 
 void dp_bond_connected(struct dp_bond *b)
 {
+	dp_timer_disarm(&b->timer);
 	b->state = CONNECTED;
 	if (b->q->qp_state == IBV_QPS_RTS)
 		dp_bond_probe(b);
@@ -176,6 +177,21 @@ static void refuse(struct dp_bond *b, const char *why)
 	dp_bond_send(b->peer, DP_BOND_NO, &m);
 }
 
+/* Its process lives, else its connection would have ended. */
+static void unanswered(struct dp_timer *t)
+{
+	struct dp_bond *b = (struct dp_bond *)((char *)t - offsetof(struct dp_bond, timer));
+	struct dp_qp *q = b->q;
+
+	dp_take(&q->ctl);
+	if (!b->ended && b->peer && (b->state == OFFERED || b->state == CONNECTING)) {
+		dp_warn("qp 0x%x: peer %s did not answer in time; one port", b->my_qpn, dp_peer_text(b->peer));
+		refuse(b, "no answer in time");
+		dp_bond_give_up(b, DP_FB_PEER_REFUSED);
+	}
+	dp_drop(&q->ctl);
+}
+
 static void offer(struct dp_bond *b)
 {
 	if (!dp_bond_make_twins(b, DP_MAX_RAILS - 1)) {
@@ -184,6 +200,7 @@ static void offer(struct dp_bond *b)
 		return;
 	}
 	b->state = OFFERED;
+	dp_timer_arm(&b->timer, dp_cfg.peer_timeout_ns, unanswered);
 	send_twins(b, DP_BOND_OFFER);
 }
 
@@ -231,6 +248,7 @@ static void on_offer(struct dp_bond *b, const struct dp_bond_msg *m)
 		return;
 	}
 	b->state = CONNECTING;
+	dp_timer_arm(&b->timer, dp_cfg.peer_timeout_ns, unanswered);
 	send_twins(b, DP_BOND_ACCEPT);
 }
 

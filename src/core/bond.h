@@ -8,6 +8,11 @@
 /* q reached RTR (tracked already) or RTS. With ctl held. */
 void dp_bond_rtr(struct dp_qp *q);
 void dp_bond_rts(struct dp_qp *q);
+/*
+ * q's access flags changed after RTR: the twins get them before the program tells its peer. With ctl held. 0 or -errno:
+ * they could not be given (said).
+ */
+int dp_bond_access(struct dp_qp *q);
 /* q is reset, broken or destroyed: tell the peer. With ctl held. */
 void dp_bond_end(struct dp_qp *q);
 /* Waits until q's fate is known or the process's budget for it (bond_wait) is spent. Without locks. */

@@ -41,9 +41,11 @@ void dp_bond_wait(struct dp_qp *q)
 {
 	uint64_t begin, end;
 	struct timespec t;
+	int cancel;
 
 	if (!dp_cfg.bond_wait_ns)
 		return;
+	cancel = dp_no_cancel();
 	pthread_once(&wait_once, wait_init);
 	pthread_mutex_lock(&wait_lock);
 	begin = dp_now_ns();
@@ -54,6 +56,7 @@ void dp_bond_wait(struct dp_qp *q)
 		;
 	waited_ns += dp_now_ns() - begin;
 	pthread_mutex_unlock(&wait_lock);
+	dp_cancel_as(cancel);
 }
 
 /* ---- seeking ----------------------------------------------------------------------------------------------- */
@@ -148,7 +151,7 @@ static void seek(void *arg)
 	if (b->ended)
 		goto out;
 	dp_watch_siblings(q->c);
-	dp_advertise_port(q->c->real, q->qp->context, q->init.port_num);
+	dp_advertise_port(q->c->real, q->c->ctx, q->init.port_num);
 	if (b->my_qpn == b->peer_qpn && !memcmp(&b->my_gid, &b->peer_gid, sizeof(b->my_gid))) {
 		b->peer = dp_self_peer();
 		loop_to_self(b);
@@ -270,9 +273,10 @@ void dp_bond_rtr(struct dp_qp *q)
 	b->my_incarnation = q->incarnation;
 	b->peer_gid = q->rtr.ah_attr.grh.dgid;
 	b->peer_qpn = q->rtr.dest_qp_num;
-	if (dp_gid_of(q->c->real, q->qp->context, q->init.port_num, q->rtr.ah_attr.grh.sgid_index, &b->my_gid, &type,
+	if (dp_gid_of(q->c->real, q->c->ctx, q->init.port_num, q->rtr.ah_attr.grh.sgid_index, &b->my_gid, &type,
 		      b->netdev))
 		goto no;
+	q->gid = b->my_gid;
 	ret = start();
 	if (ret) {
 		dp_say_once(NULL, "cannot talk to peers: %s; one port", strerror(-ret));
@@ -349,6 +353,7 @@ bool dp_bond_unwatch(struct dp_ctx *c)
 	struct unwatch *u;
 	struct timespec end;
 	bool watched = false, done;
+	int cancel;
 
 	for (uint32_t i = 0; i < c->nsib; i++)
 		watched |= c->sib[i].watched;
@@ -365,12 +370,14 @@ bool dp_bond_unwatch(struct dp_ctx *c)
 	}
 	clock_gettime(CLOCK_MONOTONIC, &end);
 	end.tv_sec += 2;
+	cancel = dp_no_cancel();
 	pthread_mutex_lock(&wait_lock);
 	while (!u->done && pthread_cond_timedwait(&wait_cond, &wait_lock, &end) != ETIMEDOUT)
 		;
 	done = u->done;
 	u->left = !done;
 	pthread_mutex_unlock(&wait_lock);
+	dp_cancel_as(cancel);
 	if (done)
 		free(u);
 	return done;

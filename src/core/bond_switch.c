@@ -24,7 +24,7 @@ static void set_weights(struct dp_qp *q)
 {
 	bool unknown = false;
 
-	q->policy.weight[0] = weight_of(q->c->place, q->qp->context, q->init.port_num);
+	q->policy.weight[0] = weight_of(q->c->place, q->c->ctx, q->init.port_num);
 	for (uint32_t r = 1; r < q->nrails; r++) {
 		const struct dp_sib *sib = q->rail[r].sib;
 
@@ -101,12 +101,12 @@ static void switch_over(struct dp_bond *b)
 	for (uint32_t r = 1; r < q->nrails; r++) {
 		if (!q->rail[r].twin)
 			continue;
-		if (q->rail[r].probe == DP_PROBE_OK) {
+		if (q->rail[r].probe == DP_PROBE_OK && !q->rail[r].dead) {
 			good++;
 			continue;
 		}
 		dp_warn("qp 0x%x: no way from %s to %s: the probe %s", q->qp_num, q->rail[r].sib->text,
-			b->theirs[r].text, q->rail[r].probe == DP_PROBE_FAILED ? "failed" : "was not answered");
+			b->theirs[r].text, q->rail[r].probe == DP_PROBE_SENT ? "was not answered" : "failed");
 		dp_twin_destroy(q, &q->rail[r]);
 	}
 	if (!good) {
@@ -208,4 +208,27 @@ void dp_bond_probe(struct dp_bond *b)
 		}
 	}
 	dp_timer_arm(&b->timer, PROBE_LOOK_NS / 4, look_at_probes);
+}
+
+int dp_bond_access(struct dp_qp *q)
+{
+	struct dp_bond *b = q->bond;
+
+	for (uint32_t r = 1; r < q->nrails; r++) {
+		struct dp_rail *rail = &q->rail[r];
+		int ret = 0;
+
+		if (!rail->twin)
+			continue;
+		if (rail->rts)
+			ret = dp_twin_access(q, rail);
+		else if (b && (b->state == CONNECTING || b->state == CONNECTED))
+			ret = dp_twin_rts(q, rail, &b->mine[r], &b->theirs[r]); /* in RTR they cannot be changed */
+		if (ret) {
+			dp_warn("qp 0x%x: %s: the new access flags cannot be set: %s; one port from here on", q->qp_num,
+				rail->sib->text, strerror(-ret));
+			return ret;
+		}
+	}
+	return 0;
 }

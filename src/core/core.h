@@ -59,9 +59,10 @@ struct dp_ctx {
 	uint32_t nsib;
 	struct dp_sib *sib;	/* the other ports of the group, in its order */
 	uint32_t place;		/* of the program's own port in the group */
-	struct dp_hmap qpns;	/* qp_num -> struct dp_qp, RC QPs of this context */
+	struct dp_hmap qpns;	/* qp_num -> struct dp_qp, RC QPs of this context; dp_hmap_get_held() only */
 	struct dp_hmap lkeys;	/* lkey -> struct dp_mr */
 	_Atomic uint32_t refs;	/* PDs, CQs, channels, QPs */
+	_Atomic bool closed;	/* the siblings are closed or about to be; objects that the program left behind stay */
 	dp_lock lock;
 };
 
@@ -172,6 +173,7 @@ struct dp_cq {
 	_Atomic uint32_t active;
 	_Atomic uint32_t busy;	  /* of these, QPs with something queued or held: progress.c polls when nobody does */
 	_Atomic uint64_t polls;	  /* calls of poll_cq, for progress.c to see whether somebody polls */
+	struct dp_hmap qpns;	  /* qp_num -> struct dp_qp that sends into it; changed, and used, with lock held */
 	struct dp_icq *icqs;
 	struct dp_qp *ready;	  /* QPs that may have completions to give; list by dp_qp.ready_next */
 	struct dp_qp **ready_tail;
@@ -294,7 +296,7 @@ struct dp_rail {
 	uint64_t seen;	 /* newest number that a completion, good or bad, was polled for */
 	uint32_t signaled; /* WRs posted whose completion counts in icq->pending */
 	enum { DP_PROBE_NONE, DP_PROBE_SENT, DP_PROBE_OK, DP_PROBE_FAILED } probe;
-	bool dead;
+	bool rts, dead;
 	struct dp_flow *flow;
 	struct dp_chain chain;
 };
@@ -306,7 +308,7 @@ struct dp_qp {
 	uint32_t qp_num;
 	struct dp_ctx *c;
 	struct dp_pd *pd;
-	struct dp_cq *scq;
+	struct dp_cq *scq, *rcq; /* valid until destroyed */
 	int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr); /* the provider's */
 	_Atomic int state; /* enum dp_qp_state; written with ctl, scq->lock and lock held */
 	dp_lock ctl, lock;
@@ -321,6 +323,7 @@ struct dp_qp {
 	enum ibv_qp_state qp_state; /* as the program set it */
 	struct ibv_qp_attr init, rtr, rts; /* the attributes of these transitions, valid by qp_state */
 	uint32_t incarnation; /* raised at each RESET */
+	union ibv_gid gid; /* by which peers know it; with ctl, from RTR on */
 
 	/* with lock */
 	uint32_t nrails;
@@ -333,6 +336,7 @@ struct dp_qp {
 	bool retry;		   /* rail 0's queue had no room for what may go: on the ready list until it has */
 	bool sibling_refused;	   /* a twin took not what it should have taken */
 	bool unrecorded;	   /* an op could not be recorded: never bond */
+	_Atomic bool binding;	   /* bind.c: the provider's bind_mw may post the request that is being recorded */
 	bool watched;		   /* counted in scq->active; with scq->lock */
 
 	/* failing (fail.c), with scq->lock and lock */
@@ -340,9 +344,13 @@ struct dp_qp {
 	uint64_t fail_wr_id;
 	bool fail_reported;
 	bool fail_seen0;	   /* rail 0's first error was read: no good completion follows */
+	bool fail_refused;	   /* what began it: the provider took not what was queued */
+	uint64_t fail_pos0, fail_errors0; /* the op of that error, and how many errors of sends were read */
 	bool twins_err;		   /* the twins were moved to ERR */
 	uint64_t fail_deadline;
 	struct dp_stash *tail_wcs, **tail_end; /* CQEs from the first error on, given unchanged at the end */
+	struct dp_stash *fakes, **fakes_end; /* then of what the provider never took, from op fake_pos on */
+	uint64_t fake_pos;
 
 	bool on_ready;
 	struct dp_qp *ready_next;
@@ -370,6 +378,11 @@ void dp_direct_access(struct ibv_qp *qp, struct ibv_cq *cq);
 
 /* post.c */
 int dp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
+
+/* bind.c */
+int dp_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
+/* Is this thread in the provider's bind_mw for q, and what it posts recorded already? */
+bool dp_bind_posts(const struct dp_qp *q);
 
 /* release.c. Posts what may go of q's queue; with q->lock held. When a rail refuses, the QP has to fail (fail.c). */
 enum dp_release { DP_RELEASED, DP_REFUSED0, DP_REFUSED };

@@ -24,6 +24,7 @@ static void unlock_one(void *val, void *arg)
 {
 	(void)arg;
 	dp_lock_init(&((struct dp_cq *)val)->lock);
+	dp_lock_init(&((struct dp_cq *)val)->qpns.lock);
 }
 
 void dp_cq_after_fork(void)
@@ -52,7 +53,9 @@ struct ibv_cq *dp_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, 
 		q->ready_tail = &q->ready;
 		q->stash_tail = &q->stash;
 		dp_lock_init(&q->lock);
+		dp_hmap_init(&q->qpns);
 		if (dp_hmap_put(&cqs, (uintptr_t)cq, q)) {
+			dp_hmap_fini(&q->qpns);
 			free(q);
 			q = NULL;
 		}
@@ -101,6 +104,7 @@ static void free_cq(struct dp_cq *q)
 		q->stash = s->next;
 		free(s);
 	}
+	dp_hmap_fini(&q->qpns);
 	dp_lock_fini(&q->lock);
 	free(q);
 }
@@ -336,13 +340,13 @@ static void poll_icqs(struct dp_cq *cq)
  */
 static bool intake(struct dp_cq *cq, struct ibv_wc *wc, bool late)
 {
-	struct dp_qp *q = dp_hmap_get(&cq->c->qpns, wc->qp_num);
+	struct dp_qp *q = dp_hmap_get(&cq->qpns, wc->qp_num);
 	struct dp_slot *s;
 	bool give = true;
 	uint64_t pos;
 	int state;
 
-	if (!q || q->scq != cq)
+	if (!q)
 		return true;
 	dp_take(&q->lock);
 	state = atomic_load_explicit(&q->state, memory_order_relaxed);

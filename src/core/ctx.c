@@ -33,6 +33,7 @@ static void patch(struct dp_ctx *c)
 	PATCH(c->ctx->ops.post_send, dp_post_send);
 	PATCH(c->ctx->ops.poll_cq, dp_poll_cq);
 	PATCH(c->ctx->ops.req_notify_cq, dp_req_notify_cq);
+	PATCH(c->ctx->ops.bind_mw, dp_bind_mw);
 	PATCH(v->create_qp_ex, dp_create_qp_ex);
 	PATCH(v->create_cq_ex, dp_create_cq_ex);
 }
@@ -242,6 +243,7 @@ int dp_close_device(struct ibv_context *ctx)
 		dp_hmap_put(&ctxs, (uintptr_t)ctx, c);
 		return ret;
 	}
+	atomic_store(&c->closed, true);
 	if (!dp_bond_unwatch(c))
 		return 0;
 	for (uint32_t i = 0; i < c->nsib; i++)

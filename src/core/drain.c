@@ -146,10 +146,13 @@ void dp_drain_free(struct dp_drain *d)
 /* [control] */
 struct late_ack {
 	struct dp_peer *peer; /* NULL: this process, whose dp_peer changes when the peer layer restarts */
-	uint64_t seq;
+	uint64_t message;     /* what it answers, whole or as far as it is about one rpd: one drain serves all of it */
 	uint64_t deadline;
 	struct dp_drain *drain;
+	const struct dp_rpd *rpd;
 	struct late_ack *next;
+	uint8_t buf[2 + DP_KEYS_BATCH * 8]; /* the acknowledgement: seqs, from 2 on */
+	uint16_t n;
 };
 
 static struct late_ack *late_acks;
@@ -169,13 +172,11 @@ static void late_tick(struct dp_timer *t)
 		}
 		if (done && a->drain) {
 			struct dp_peer *peer = a->peer ? a->peer : dp_self_peer();
-			uint8_t buf[10];
-			struct dp_wbuf b = { .p = buf, .cap = sizeof(buf) };
 
-			dp_put16(&b, 1);
-			dp_put64(&b, a->seq);
+			a->buf[0] = (uint8_t)(a->n >> 8);
+			a->buf[1] = (uint8_t)a->n;
 			if (peer)
-				dp_peer_send(peer, DP_MSG_KEYS_ACK, buf, b.len);
+				dp_peer_send(peer, DP_MSG_KEYS_ACK, a->buf, 2 + a->n * 8u);
 		}
 		*at = a->next;
 		dp_drain_free(a->drain);
@@ -185,15 +186,31 @@ static void late_tick(struct dp_timer *t)
 		dp_timer_arm(t, DRAIN_TICK_NS, late_tick);
 }
 
-/* Without memory there is no acknowledgement: the owner keeps its twins. */
-void dp_ack_later(struct dp_peer *peer, struct dp_rpd *rpd, uint64_t seq)
+static void add_seq(struct late_ack *a, uint64_t seq)
 {
-	struct late_ack *a = calloc(1, sizeof(*a));
+	struct dp_wbuf b = { .p = a->buf + 2 + a->n * 8u, .cap = 8 };
 
+	dp_put64(&b, seq);
+	a->n++;
+}
+
+/* Without memory there is no acknowledgement: the owner keeps its twins. */
+void dp_ack_later(struct dp_peer *peer, struct dp_rpd *rpd, uint64_t seq, uint64_t message)
+{
+	struct late_ack *a;
+
+	for (a = late_acks; a && a->message == message; a = a->next)
+		if (a->rpd == rpd && a->n < DP_KEYS_BATCH) {
+			add_seq(a, seq);
+			return;
+		}
+	a = calloc(1, sizeof(*a));
 	if (!a)
 		return;
 	a->peer = dp_peer_is_self(peer) ? NULL : peer;
-	a->seq = seq;
+	a->message = message;
+	a->rpd = rpd;
+	add_seq(a, seq);
 	a->deadline = dp_now_ns() + dp_lease_bound();
 	a->drain = dp_drain_start(NULL, rpd);
 	a->next = late_acks;

@@ -29,7 +29,7 @@ static uint64_t patience_ns(const struct dp_qp *q)
 	return ns < WAIT_LIMIT_NS ? ns : WAIT_LIMIT_NS;
 }
 
-void dp_fail_keep(struct dp_qp *q, const struct ibv_wc *wc)
+static void keep(struct dp_qp *q, struct dp_stash **list, struct dp_stash ***end, const struct ibv_wc *wc)
 {
 	struct dp_stash *s = malloc(sizeof(*s));
 
@@ -39,24 +39,54 @@ void dp_fail_keep(struct dp_qp *q, const struct ibv_wc *wc)
 	}
 	s->wc = *wc;
 	s->next = NULL;
-	if (!q->tail_wcs)
-		q->tail_end = &q->tail_wcs;
-	*q->tail_end = s;
-	q->tail_end = &s->next;
+	if (!*list)
+		*end = list;
+	**end = s;
+	*end = &s->next;
 }
 
-static void to_err(struct dp_qp *q, struct ibv_qp *qp)
+static void drop_all(struct dp_stash **list)
+{
+	struct dp_stash *s;
+
+	while ((s = *list)) {
+		*list = s->next;
+		free(s);
+	}
+}
+
+void dp_fail_fake(struct dp_qp *q, uint64_t pos)
+{
+	struct ibv_wc wc = {
+		.wr_id = dp_qp_slot(q, pos)->wr_id,
+		.status = IBV_WC_WR_FLUSH_ERR,
+		.qp_num = q->qp_num,
+	};
+
+	/* the provider will not tell of it */
+	dp_order_op(&q->order, pos)->flags &= ~(unsigned)DP_OP_SIGNALED;
+	if (!q->fakes)
+		q->fake_pos = pos;
+	keep(q, &q->fakes, &q->fakes_end, &wc);
+}
+
+static bool to_err(struct dp_qp *q, struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	int ret;
 
 	dp_stub->inside(1);
-	if (q->c->real->modify_qp(qp, &attr, IBV_QP_STATE))
-		dp_info("qp 0x%x: cannot move qp 0x%x to error: %s", q->qp_num, qp->qp_num, strerror(errno));
+	ret = q->c->real->modify_qp(qp, &attr, IBV_QP_STATE);
 	dp_stub->inside(-1);
+	if (ret)
+		dp_warn("qp 0x%x: cannot move qp 0x%x to error: %s", q->qp_num, qp->qp_num, strerror(ret));
+	return !ret;
 }
 
 static void begin(struct dp_qp *q, bool move)
 {
+	bool in_err;
+
 	/* release: as for every change of state */
 	atomic_store_explicit(&q->state, DP_QP_FAILING, memory_order_release);
 	dp_order_unbond(&q->order);
@@ -64,29 +94,38 @@ static void begin(struct dp_qp *q, bool move)
 	/* the oldest WR that rail 0 has not completed */
 	if (q->order.match < q->order.next)
 		q->fail_wr_id = dp_qp_slot(q, q->order.match)->wr_id;
-	if (move)
-		to_err(q, q->qp);
+	in_err = !move || to_err(q, q->qp);
 	/* sibling parts of what never went are not wanted any more: their ops will be flushed by rail 0 */
-	dp_queue_flush(q);
+	dp_queue_flush(q, in_err);
 	dp_cq_ready(q->scq, q);
 }
 
-/* It may be the error of a receive, too, which says nothing of the send queue. By wr_id: such errors have no opcode. */
-static bool of_a_send(struct dp_qp *q, const struct ibv_wc *wc)
+/*
+ * The op that an error is about. UINT64_MAX: it is a receive's, which says nothing of the send queue. By wr_id: such
+ * errors have no opcode.
+ */
+static uint64_t op_of(struct dp_qp *q, const struct ibv_wc *wc)
 {
 	for (uint64_t p = q->order.match; p < q->order.post0; p++)
 		if (dp_qp_slot(q, p)->wr_id == wc->wr_id)
-			return true;
-	return false;
+			return p;
+	return UINT64_MAX;
 }
 
 void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc)
 {
+	uint64_t pos;
+
 	if (!q->going && atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING)
 		begin(q, true);
-	if (!q->fail_seen0)
-		q->fail_seen0 = of_a_send(q, wc);
-	dp_fail_keep(q, wc);
+	pos = op_of(q, wc);
+	if (pos != UINT64_MAX) {
+		if (!q->fail_seen0)
+			q->fail_pos0 = pos;
+		q->fail_seen0 = true;
+		q->fail_errors0++;
+	}
+	keep(q, &q->tail_wcs, &q->tail_end, wc);
 }
 
 /*
@@ -124,20 +163,8 @@ void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status)
 
 void dp_fail_refused(struct dp_qp *q)
 {
-	struct dp_slot *s = dp_qp_slot(q, q->order.post0);
-	struct ibv_wc wc = {
-		.wr_id = s->qwr->wr.wr_id,
-		.status = IBV_WC_LOC_QP_OP_ERR,
-		.qp_num = q->qp_num,
-	};
-
 	dp_warn("qp 0x%x: the provider refused a queued request; the qp goes to error", q->qp_num);
-	dp_fail_keep(q, &wc);
-	free(s->qwr);
-	s->qwr = NULL;
-	/* the provider will not tell of it */
-	dp_order_op(&q->order, q->order.post0)->flags &= ~(unsigned)DP_OP_SIGNALED;
-	dp_order_posted0(&q->order);
+	q->fail_refused = true;
 	begin(q, true);
 }
 
@@ -183,7 +210,18 @@ static bool on_its_way(const struct dp_qp *q)
  * Where the ending stands: a held completion may be given as it is, or as failed, or the kept ones may be given,
  * or all is over, or we wait for twins.
  */
-enum stage { GIVE_GOOD, GIVE_FAILED, GIVE_KEPT, OVER, WAIT };
+enum stage { GIVE_GOOD, GIVE_FAILED, GIVE_KEPT, GIVE_FAKE, OVER, WAIT };
+
+/*
+ * Has rail 0 told of everything before the first WR that it never took? It gives an error for each from the first one
+ * on, signalled or not; a provider that does not is not waited for.
+ */
+static bool fakes_due(const struct dp_qp *q)
+{
+	if (!q->fail_seen0)
+		return !rail0_open(q);
+	return q->fail_pos0 + q->fail_errors0 >= q->fake_pos || dp_now_ns() > q->fail_deadline;
+}
 
 static enum stage stage(struct dp_qp *q)
 {
@@ -205,6 +243,8 @@ static enum stage stage(struct dp_qp *q)
 		return GIVE_FAILED;
 	if (q->tail_wcs)
 		return GIVE_KEPT;
+	if (q->fakes)
+		return fakes_due(q) ? GIVE_FAKE : WAIT;
 	return rail0_open(q) ? WAIT : OVER;
 }
 
@@ -212,13 +252,27 @@ bool dp_fail_ready(struct dp_qp *q)
 {
 	enum stage s = stage(q);
 
-	return s == GIVE_GOOD || s == GIVE_FAILED || s == GIVE_KEPT;
+	return s != OVER && s != WAIT;
+}
+
+static enum ibv_wc_status culprit_status(const struct dp_qp *q)
+{
+	if (q->fail_status != IBV_WC_SUCCESS)
+		return q->fail_status;
+	return q->fail_refused ? IBV_WC_LOC_QP_OP_ERR : IBV_WC_WR_FLUSH_ERR;
+}
+
+static void take_first(struct dp_stash **list, struct ibv_wc *wc)
+{
+	struct dp_stash *s = *list;
+
+	*wc = s->wc;
+	*list = s->next;
+	free(s);
 }
 
 bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 {
-	struct dp_stash *s;
-
 	switch (stage(q)) {
 	case GIVE_GOOD:
 		*wc = dp_qp_slot(q, q->order.deliver)->wc;
@@ -233,19 +287,22 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 		dp_order_delivered(&q->order);
 		return true;
 	case GIVE_KEPT:
-		s = q->tail_wcs;
-		*wc = s->wc;
-		if (wc->wr_id == q->fail_wr_id || of_a_send(q, wc)) {
+		take_first(&q->tail_wcs, wc);
+		if (wc->wr_id == q->fail_wr_id || op_of(q, wc) != UINT64_MAX) {
 			if (q->fail_reported)
 				/* what rail 0 reports as the culprit stands behind a WR that failed before it */
 				wc->status = IBV_WC_WR_FLUSH_ERR;
-			else if (q->fail_status != IBV_WC_SUCCESS && wc->status == IBV_WC_WR_FLUSH_ERR)
+			else if (wc->status == IBV_WC_WR_FLUSH_ERR)
 				/* rail 0 was only flushed by us, because of what a sibling met: one port would say that */
-				wc->status = q->fail_status;
+				wc->status = culprit_status(q);
 			q->fail_reported = true;
 		}
-		q->tail_wcs = s->next;
-		free(s);
+		return true;
+	case GIVE_FAKE:
+		take_first(&q->fakes, wc);
+		if (!q->fail_reported)
+			wc->status = culprit_status(q);
+		q->fail_reported = true;
 		return true;
 	case OVER:
 		dp_qp_native(q);
@@ -258,12 +315,9 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 
 void dp_fail_end(struct dp_qp *q)
 {
-	struct dp_stash *s;
-
-	while ((s = q->tail_wcs)) {
-		q->tail_wcs = s->next;
-		free(s);
-	}
+	drop_all(&q->tail_wcs);
+	drop_all(&q->fakes);
 	q->fail_status = IBV_WC_SUCCESS;
-	q->fail_reported = q->fail_seen0 = q->twins_err = false;
+	q->fail_reported = q->fail_seen0 = q->fail_refused = q->twins_err = false;
+	q->fail_errors0 = 0;
 }

@@ -30,6 +30,22 @@ static inline void dp_drop(dp_lock *l)
 	pthread_mutex_unlock(l);
 }
 
+/*
+ * Waiting for a condition is a cancellation point, and a thread cancelled there ends with the mutex locked. Between
+ * these two it is not cancelled; a request of before waits for the program's own next point.
+ */
+static inline int dp_no_cancel(void)
+{
+	int old;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+	return old;
+}
+static inline void dp_cancel_as(int old)
+{
+	pthread_setcancelstate(old, &old);
+}
+
 static inline uint64_t dp_now_ns(void)
 {
 	struct timespec t;

@@ -18,7 +18,7 @@ static void choose(struct dp_mr_rec *r, void *arg)
 	struct choice *ch = arg;
 	bool held;
 
-	if (!r->m.usable || r->kept == ch->round)
+	if (!r->m.usable || r->kept == ch->round || atomic_load(&r->m.pd->c->closed))
 		return;
 	dp_take(&r->m.pd->lock);
 	held = dp_holders_any(r->m.holders);

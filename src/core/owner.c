@@ -211,20 +211,18 @@ static void kick(void);
 
 static bool wait_free(uint64_t key, uint64_t deadline)
 {
+	int cancel = dp_no_cancel();
+	bool is_free;
+
 	pthread_once(&changed_once, init_changed);
 	dp_take(&lock);
 	for (;;) {
 		uint64_t now = dp_now_ns(), until = now + TICK_NS;
 		struct timespec ts;
 
-		if (!blocked(key, now)) {
-			dp_drop(&lock);
-			return true;
-		}
-		if (now >= deadline) {
-			dp_drop(&lock);
-			return false;
-		}
+		is_free = !blocked(key, now);
+		if (is_free || now >= deadline)
+			break;
 		if (!TAILQ_EMPTY(&unsent) && !flush_called) { /* the call failed before */
 			dp_drop(&lock);
 			kick();
@@ -236,6 +234,9 @@ static bool wait_free(uint64_t key, uint64_t deadline)
 		ts.tv_nsec = (long)(until % 1000000000u);
 		pthread_cond_timedwait(&changed, &lock, &ts);
 	}
+	dp_drop(&lock);
+	dp_cancel_as(cancel);
+	return is_free;
 }
 
 bool dp_key_wait(uint32_t dev, uint32_t rkey, uint64_t deadline)
@@ -306,43 +307,6 @@ bool dp_holders_any(const struct dp_holder *h)
 	return any;
 }
 
-struct inval {
-	struct dp_peer *peer;
-	uint64_t seq;
-	uint32_t pd_id, rkey;
-	uint8_t flags;
-};
-
-static int by_peer(const void *a, const void *b)
-{
-	const struct inval *x = a, *y = b;
-
-	if (x->peer != y->peer)
-		return (uintptr_t)x->peer < (uintptr_t)y->peer ? -1 : 1;
-	return x->seq < y->seq ? -1 : x->seq > y->seq;
-}
-
-static void send_invals(const struct inval *v, size_t n)
-{
-	static uint8_t buf[2 + DP_KEYS_BATCH * 17]; /* [control] */
-	size_t i, j;
-
-	for (i = 0; i < n; i = j) {
-		struct dp_wbuf b = { .p = buf, .cap = sizeof(buf) };
-
-		for (j = i; j < n && j - i < DP_KEYS_BATCH && v[j].peer == v[i].peer; j++)
-			;
-		dp_put16(&b, (uint16_t)(j - i));
-		for (size_t k = i; k < j; k++) {
-			dp_put32(&b, v[k].pd_id);
-			dp_put32(&b, v[k].rkey);
-			dp_put64(&b, v[k].seq);
-			dp_put8(&b, v[k].flags);
-		}
-		dp_peer_send(v[i].peer, DP_MSG_KEYS_INVAL, buf, b.len); /* if it fails, gone() follows */
-	}
-}
-
 static void flush_later(struct dp_timer *t);
 
 /*
@@ -353,7 +317,7 @@ static void flush_unsent(void *arg)
 {
 	struct dp_peer *self = dp_self_peer();
 	struct dp_holder *h;
-	struct inval *v = NULL;
+	struct dp_inval *v = NULL;
 	size_t n = 0, cap = 0;
 
 	(void)arg;
@@ -365,7 +329,7 @@ static void flush_unsent(void *arg)
 		for (struct hold *hd = h->holds; hd; hd = hd->next)
 			need++;
 		if (need > cap) {
-			struct inval *grown = realloc(v, (need * 2) * sizeof(*v));
+			struct dp_inval *grown = realloc(v, (need * 2) * sizeof(*v));
 
 			if (!grown) {
 				dp_timer_arm(&flush_timer, RETRY_NS, flush_later);
@@ -383,14 +347,11 @@ static void flush_unsent(void *arg)
 				continue;
 			hd->until = dp_peer_granted_until(peer);
 			hd->sent = true;
-			v[n++] = (struct inval){ peer, h->seq, h->pd_id, h->rkey, h->flags };
+			v[n++] = (struct dp_inval){ peer, h->seq, h->pd_id, h->rkey, h->flags };
 		}
 	}
 	dp_drop(&lock);
-	if (n) {
-		qsort(v, n, sizeof(*v), by_peer);
-		send_invals(v, n);
-	}
+	dp_invals_send(v, n);
 	free(v);
 }
 

@@ -402,6 +402,8 @@ static int post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
 	bool refused;
 	int ret;
 
+	if (atomic_load_explicit(&q->binding, memory_order_relaxed) && dp_bind_posts(q))
+		return q->post_send(q->qp, wr, bad);
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED && wr)
 		look_at_siblings(q, wr);
 	dp_take(&q->lock);

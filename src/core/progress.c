@@ -242,12 +242,15 @@ void dp_progress_hurry(void)
 
 void dp_progress_forget(struct dp_cq *cq)
 {
+	int cancel = dp_no_cancel();
+
 	dp_take(&prog.lock);
 	while (prog.using == cq)
 		pthread_cond_wait(&prog.let_go, &prog.lock);
 	unlink_cq(cq);
 	__atomic_store_n(&cq->progress_listed, false, __ATOMIC_RELEASE);
 	dp_drop(&prog.lock);
+	dp_cancel_as(cancel);
 }
 
 static void forget_all(void)
@@ -263,12 +266,14 @@ static void forget_all(void)
 void dp_progress_stop(void)
 {
 	struct timespec until = at(dp_now_ns() + STOP_NS);
+	int cancel = dp_no_cancel();
 	pthread_t thread;
 	bool ended;
 
 	dp_take(&prog.lock);
 	if (!prog.running || prog.stop) {
 		dp_drop(&prog.lock);
+		dp_cancel_as(cancel);
 		return;
 	}
 	prog.stop = true;
@@ -285,6 +290,7 @@ void dp_progress_stop(void)
 		pthread_join(thread, NULL);
 	else
 		pthread_detach(thread);
+	dp_cancel_as(cancel);
 }
 
 void dp_progress_after_fork(void)

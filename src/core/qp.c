@@ -7,171 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct dp_hmap dp_qps = DP_HMAP_INIT;
-
-struct dp_qp *dp_qp_find(struct ibv_qp *qp)
-{
-	return dp_hmap_getp(&dp_qps, qp);
-}
-
-void dp_qp_hold(struct dp_qp *q)
-{
-	atomic_fetch_add_explicit(&q->refs, 1, memory_order_relaxed);
-}
-
-void dp_qp_put(struct dp_qp *q)
-{
-	/* acq_rel: whoever frees it sees what the others did to it */
-	if (atomic_fetch_sub_explicit(&q->refs, 1, memory_order_acq_rel) != 1)
-		return;
-	dp_lock_fini(&q->ctl);
-	dp_lock_fini(&q->lock);
-	free(q);
-}
-
-static void unlock_one(void *val, void *arg)
-{
-	struct dp_qp *q = val;
-
-	(void)arg;
-	dp_lock_init(&q->ctl);
-	dp_lock_init(&q->lock);
-}
-
-void dp_qp_after_fork(void)
-{
-	dp_lock_init(&dp_qps.lock);
-	dp_hmap_each(&dp_qps, unlock_one, NULL);
-}
-
-struct qp_list {
-	struct dp_qp **qp;
-	size_t n, cap;
-	uintptr_t after; /* only QPs at higher addresses */
-	bool sorted;	 /* no memory for more: keep the cap lowest ones, in order */
-};
-
-static void insert_sorted(struct qp_list *l, struct dp_qp *q)
-{
-	size_t i = l->n;
-
-	if (i == l->cap) {
-		if (l->qp[i - 1] < q)
-			return;
-		dp_qp_put(l->qp[--i]);
-		l->n--;
-	}
-	for (; i && l->qp[i - 1] > q; i--)
-		l->qp[i] = l->qp[i - 1];
-	l->qp[i] = q;
-	l->n++;
-	dp_qp_hold(q);
-}
-
-static void collect(void *val, void *arg)
-{
-	struct qp_list *l = arg;
-
-	if ((uintptr_t)val <= l->after)
-		return;
-	if (l->sorted) {
-		insert_sorted(l, val);
-		return;
-	}
-	l->n++;
-	if (l->n <= l->cap) {
-		dp_qp_hold(val);
-		l->qp[l->n - 1] = val;
-	}
-}
-
-static void visit(struct qp_list *l, void (*fn)(struct dp_qp *q, void *arg), void *arg)
-{
-	for (size_t i = 0; i < l->n; i++) {
-		fn(l->qp[i], arg);
-		l->after = (uintptr_t)l->qp[i];
-		dp_qp_put(l->qp[i]);
-	}
-}
-
-/* All of them, even without memory: callers rely on having waited for every poster. */
-void dp_qp_each(void (*fn)(struct dp_qp *q, void *arg), void *arg)
-{
-	struct dp_qp *few[64];
-	struct qp_list l = { 0 };
-
-	/* fn may take any lock, so none is held meanwhile */
-	do {
-		free(l.qp);
-		l.cap = l.n + 64;
-		l.n = 0;
-		l.qp = malloc(l.cap * sizeof(*l.qp));
-		if (!l.qp)
-			break;
-		dp_hmap_each(&dp_qps, collect, &l);
-		if (l.n <= l.cap) {
-			visit(&l, fn, arg);
-			free(l.qp);
-			return;
-		}
-		for (size_t i = 0; i < l.cap; i++)
-			dp_qp_put(l.qp[i]);
-	} while (1);
-	l = (struct qp_list){ .qp = few, .cap = sizeof(few) / sizeof(few[0]), .sorted = true };
-	do {
-		l.n = 0;
-		dp_hmap_each(&dp_qps, collect, &l);
-		visit(&l, fn, arg);
-	} while (l.n);
-}
-
-static bool port_has_gid(struct dp_qp *q, const union ibv_gid *want)
-{
-	uint8_t port = q->init.port_num;
-	union ibv_gid gid;
-
-	if (!port)
-		return false;
-	for (int i = 0; i < 32; i++)
-		if (!q->c->real->query_gid(q->qp->context, port, i, &gid) && !memcmp(&gid, want, sizeof(gid)))
-			return true;
-	return false;
-}
-
-struct by_address {
-	const union ibv_gid *gid;
-	uint32_t qpn;
-	struct dp_qp *found;
-};
-
-static void hold_it(void *val)
-{
-	dp_qp_hold(val);
-}
-
-static void match_address(struct dp_ctx *c, void *arg)
-{
-	struct by_address *a = arg;
-	struct dp_qp *q = a->found ? NULL : dp_hmap_get_held(&c->qpns, a->qpn, hold_it);
-
-	if (!q)
-		return;
-	dp_take(&q->ctl);
-	if (!q->destroyed && port_has_gid(q, a->gid))
-		a->found = q;
-	dp_drop(&q->ctl);
-	if (!a->found)
-		dp_qp_put(q);
-}
-
-struct dp_qp *dp_qp_by_address(const union ibv_gid *gid, uint32_t qpn)
-{
-	struct by_address a = { .gid = gid, .qpn = qpn };
-
-	dp_ctx_each(match_address, &a);
-	return a.found;
-}
-
 /* ---- creation ---------------------------------------------------------------------------------------------- */
 
 static int why_native(const struct dp_qp *q, bool qp_ex)
@@ -215,8 +50,49 @@ static void unwatch(struct dp_qp *q)
 	q->watched = false;
 }
 
+/* Makes q known. Its send completions are looked up in its CQ, under that one's lock: it may go at any other time. */
+static int enter(struct dp_qp *q)
+{
+	if (dp_hmap_put(&q->c->qpns, q->qp_num, q))
+		return -ENOMEM;
+	if (dp_hmap_put(&dp_qps, (uintptr_t)q->qp, q))
+		goto no_qp;
+	if (q->fallback >= 0)
+		return 0;
+	dp_take(&q->scq->lock);
+	if (dp_hmap_put(&q->scq->qpns, q->qp_num, q))
+		goto no_cq;
+	watch(q);
+	dp_drop(&q->scq->lock);
+	return 0;
+no_cq:
+	dp_drop(&q->scq->lock);
+	dp_hmap_del(&dp_qps, (uintptr_t)q->qp);
+no_qp:
+	dp_hmap_del(&q->c->qpns, q->qp_num);
+	return -ENOMEM;
+}
+
+static void del_if(struct dp_hmap *m, uint64_t key, const struct dp_qp *q)
+{
+	if (dp_hmap_get(m, key) == q)
+		dp_hmap_del(m, key);
+}
+
+/* The number and the pointer may be handed out anew as soon as the real QP is gone. */
+static void forget(struct dp_qp *q)
+{
+	dp_hmap_del(&dp_qps, (uintptr_t)q->qp);
+	del_if(&q->c->qpns, q->qp_num, q);
+	if (!q->scq)
+		return;
+	dp_take(&q->scq->lock);
+	del_if(&q->scq->qpns, q->qp_num, q);
+	dp_drop(&q->scq->lock);
+}
+
 /* Makes the record of a QP that the program just created. Without memory for it the QP is native. */
-static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct ibv_cq *scq,
+static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct ibv_cq *scq, struct ibv_cq *rcq,
 		  const struct ibv_qp_cap *cap, bool sq_sig_all, bool qp_ex)
 {
 	struct dp_qp *q;
@@ -233,6 +109,7 @@ static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct
 	q->c = c;
 	q->pd = pd ? dp_pd_find(pd) : NULL;
 	q->scq = scq ? dp_cq_find(scq) : NULL;
+	q->rcq = rcq ? dp_cq_find(rcq) : NULL;
 	q->post_send = c->ops.post_send;
 	q->cap = *cap;
 	q->sq_sig_all = sq_sig_all;
@@ -244,20 +121,8 @@ static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct
 		dp_fallback((enum dp_fallback)q->fallback);
 		dp_info("qp 0x%x: one port: %s", q->qp_num, dp_fallback_str((enum dp_fallback)q->fallback));
 	}
-	if (dp_hmap_put(&c->qpns, q->qp_num, q)) {
+	if (enter(q))
 		dp_qp_put(q);
-		return;
-	}
-	if (dp_hmap_put(&dp_qps, (uintptr_t)qp, q)) {
-		dp_hmap_del(&c->qpns, q->qp_num);
-		dp_qp_put(q);
-		return;
-	}
-	if (q->fallback < 0) {
-		dp_take(&q->scq->lock);
-		watch(q);
-		dp_drop(&q->scq->lock);
-	}
 }
 
 struct ibv_qp *dp_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
@@ -269,7 +134,7 @@ struct ibv_qp *dp_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 		return dp_stub->real_of(pd->context)->create_qp(pd, attr);
 	qp = c->real->create_qp(pd, attr);
 	if (qp && c->group)
-		adopt(c, qp, pd, attr->send_cq, &attr->cap, attr->sq_sig_all, false);
+		adopt(c, qp, pd, attr->send_cq, attr->recv_cq, &attr->cap, attr->sq_sig_all, false);
 	else if (qp && qp->qp_type == IBV_QPT_RC)
 		dp_fallback(DP_FB_NO_GROUP);
 	return qp;
@@ -284,8 +149,8 @@ struct ibv_qp *dp_create_qp_ex(struct ibv_context *ctx, struct ibv_qp_init_attr_
 	qp = c->create_qp_ex(ctx, attr);
 	dp_stub->inside(-1);
 	if (qp)
-		adopt(c, qp, attr->comp_mask & IBV_QP_INIT_ATTR_PD ? attr->pd : NULL, attr->send_cq, &attr->cap,
-		      attr->sq_sig_all, attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+		adopt(c, qp, attr->comp_mask & IBV_QP_INIT_ATTR_PD ? attr->pd : NULL, attr->send_cq, attr->recv_cq,
+		      &attr->cap, attr->sq_sig_all, attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
 	return qp;
 }
 
@@ -300,7 +165,8 @@ static uint64_t slots_for(uint32_t depth)
 	return n;
 }
 
-#define MAX_SLOTS (UINT64_C(1) << 20)
+/* More than that only a program needs that signals hardly ever, on a provider that frees its queue by itself. */
+#define ENOUGH_SLOTS (UINT64_C(1) << 16)
 
 bool dp_qp_room(struct dp_qp *q)
 {
@@ -309,8 +175,7 @@ bool dp_qp_room(struct dp_qp *q)
 
 	if (!dp_order_full(&q->order))
 		return true;
-	/* a program that signals hardly ever, on a provider that frees its queue by itself */
-	if (n * 2 > MAX_SLOTS)
+	if (n * 2 > ENOUGH_SLOTS && n * 2 > 8 * slots_for(q->cap.max_send_wr))
 		return false;
 	slot = calloc(n * 2, sizeof(*slot));
 	if (!slot || dp_order_grow(&q->order)) {
@@ -400,6 +265,11 @@ void dp_qp_teardown(struct dp_qp *q)
 	dp_cq_purge(q->scq, q->qp_num);
 	dp_drop(&q->lock);
 	dp_drop(&q->scq->lock);
+	if (q->rcq && q->rcq != q->scq) {
+		dp_take(&q->rcq->lock);
+		dp_cq_purge(q->rcq, q->qp_num);
+		dp_drop(&q->rcq->lock);
+	}
 	for (uint32_t r = 1; r < q->nrails; r++)
 		if (q->rail[r].twin)
 			dp_twin_destroy(q, &q->rail[r]);
@@ -421,12 +291,26 @@ void dp_qp_untrack(struct dp_qp *q, int reason)
 
 /* ---- state changes ----------------------------------------------------------------------------------------- */
 
+/* The program changed what its peer may do on a connected QP. With ctl held. */
+static void change_access(struct dp_qp *q, unsigned int access)
+{
+	if (q->init.qp_access_flags == access)
+		return;
+	q->init.qp_access_flags = access;
+	/* else the peer's fragments there would be refused, or done against the program's will */
+	if (dp_bond_access(q))
+		dp_bond_end(q);
+}
+
 /* With ctl held: the program's transition happened. */
 static void followed(struct dp_qp *q, const struct ibv_qp_attr *attr, int mask, bool *wait)
 {
 	*wait = false;
-	if (!(mask & IBV_QP_STATE))
+	if (!(mask & IBV_QP_STATE)) {
+		if (mask & IBV_QP_ACCESS_FLAGS)
+			change_access(q, attr->qp_access_flags);
 		return;
+	}
 	switch (attr->qp_state) {
 	case IBV_QPS_INIT:
 		/* from INIT to INIT each of them is optional */
@@ -445,9 +329,12 @@ static void followed(struct dp_qp *q, const struct ibv_qp_attr *attr, int mask, 
 			dp_bond_rtr(q);
 		break;
 	case IBV_QPS_RTS:
+		if (q->qp_state == IBV_QPS_RTR)
+			q->rts = *attr;
+		if (mask & IBV_QP_ACCESS_FLAGS)
+			change_access(q, attr->qp_access_flags);
 		if (q->qp_state != IBV_QPS_RTR)
 			break;
-		q->rts = *attr;
 		*wait = q->bond != NULL;
 		q->qp_state = IBV_QPS_RTS;
 		dp_bond_rts(q);
@@ -539,13 +426,6 @@ int dp_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 	return 0;
 }
 
-static void forget(struct dp_qp *q)
-{
-	dp_hmap_del(&dp_qps, (uintptr_t)q->qp);
-	if (dp_hmap_get(&q->c->qpns, q->qp_num) == q)
-		dp_hmap_del(&q->c->qpns, q->qp_num);
-}
-
 void dp_qp_abandon(struct dp_qp *q)
 {
 	dp_take(&q->ctl);
@@ -570,14 +450,16 @@ int dp_destroy_qp(struct ibv_qp *qp)
 		return (c ? c->real : dp_stub->real_of(qp->context))->destroy_qp(qp);
 	}
 	dp_take(&q->ctl);
-	/* the number and the pointer may be handed out anew as soon as the real one is gone */
 	forget(q);
 	going(q);
+	dp_drop(&q->ctl);
+	/* without ctl: it waits until the program has acknowledged the QP's events, and the control thread must not */
 	ret = q->c->real->destroy_qp(qp);
+	dp_take(&q->ctl);
 	if (ret) {
-		not_going(q);
-		if (dp_hmap_put(&q->c->qpns, q->qp_num, q) || dp_hmap_put(&dp_qps, (uintptr_t)qp, q))
+		if (enter(q))
 			dp_warn("qp 0x%x: out of memory after a failed destroy", q->qp_num);
+		not_going(q);
 		dp_drop(&q->ctl);
 		return ret;
 	}
@@ -592,24 +474,29 @@ int dp_destroy_qp(struct ibv_qp *qp)
 /* ---- what else may be asked of a QP ------------------------------------------------------------------------ */
 
 /* The program leaves the path that we see: nothing may be striped from here on. */
+static void pin_with_ctl(struct dp_qp *q, enum dp_fallback reason)
+{
+	if (q->fallback >= 0 || q->destroyed)
+		return;
+	q->fallback = (int)reason;
+	dp_fallback(reason);
+	dp_bond_end(q);
+	if (!q->slot)
+		return;
+	dp_take(&q->scq->lock);
+	dp_take(&q->lock);
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_PENDING)
+		dp_qp_native(q);
+	else
+		dp_order_unbond(&q->order);
+	dp_drop(&q->lock);
+	dp_drop(&q->scq->lock);
+}
+
 static void pin_native(struct dp_qp *q, enum dp_fallback reason)
 {
 	dp_take(&q->ctl);
-	if (q->fallback < 0) {
-		q->fallback = (int)reason;
-		dp_fallback(reason);
-		dp_bond_end(q);
-		if (q->scq && q->slot) {
-			dp_take(&q->scq->lock);
-			dp_take(&q->lock);
-			if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_PENDING)
-				dp_qp_native(q);
-			else
-				dp_order_unbond(&q->order);
-			dp_drop(&q->lock);
-			dp_drop(&q->scq->lock);
-		}
-	}
+	pin_with_ctl(q, reason);
 	dp_drop(&q->ctl);
 }
 
@@ -645,8 +532,10 @@ int dp_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t
 
 static void pin_if_of(struct dp_qp *q, void *arg)
 {
-	if (q->scq && q->scq->cq == arg)
-		pin_native(q, DP_FB_DIRECT_ACCESS);
+	dp_take(&q->ctl);
+	if (!q->destroyed && q->scq && q->scq->cq == arg)
+		pin_with_ctl(q, DP_FB_DIRECT_ACCESS);
+	dp_drop(&q->ctl);
 }
 
 void dp_direct_access(struct ibv_qp *qp, struct ibv_cq *cq)

@@ -5,7 +5,7 @@
 
 #include "core.h"
 
-/* ---- qp.c */
+/* ---- qp.c; dp_qps and look-ups in qps.c */
 
 /* The program will not use q again, without a real destroy_qp (close_device). */
 void dp_qp_abandon(struct dp_qp *q);
@@ -49,8 +49,11 @@ void dp_chain_drop(struct dp_qp *q); /* empties all */
 struct dp_qwr *dp_qwr_new(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part,
 			  const uint32_t *rkey, const uint32_t *lkey);
 void dp_queue_drop(struct dp_qp *q); /* frees every copy */
-/* Posts whatever is queued on rail 0 alone, whole, without waiting: the QP is in ERR, the provider flushes it. */
-void dp_queue_flush(struct dp_qp *q);
+/*
+ * Posts whatever is queued on rail 0 alone, whole, without waiting: the QP is in ERR, the provider flushes it. If it is
+ * not (in_err), or the provider takes none, dp_fail_fake() for each.
+ */
+void dp_queue_flush(struct dp_qp *q, bool in_err);
 
 /* ---- fail.c: with scq->lock and lock held */
 
@@ -67,8 +70,8 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc);
 /* Is there one? */
 bool dp_fail_ready(struct dp_qp *q);
 void dp_fail_end(struct dp_qp *q); /* frees what it kept */
-/* CQEs to be given unchanged after everything else. */
-void dp_fail_keep(struct dp_qp *q, const struct ibv_wc *wc);
+/* The op at pos never went: it is given as flushed after all before it. */
+void dp_fail_fake(struct dp_qp *q, uint64_t pos);
 
 /* ---- twin.c: with ctl held */
 
@@ -91,6 +94,8 @@ int dp_twin_rtr(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info
 		const struct dp_twin_info *peer);
 int dp_twin_rts(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *mine,
 		const struct dp_twin_info *peer);
+/* Gives it the access flags of the program's QP. It is not possible in RTR (IBTA 11.2.5.2). 0 or -errno. */
+int dp_twin_access(struct dp_qp *q, struct dp_rail *rail);
 /* Posts the probe, an empty signalled WRITE, or READ where the peer takes no WRITEs. 0 or -errno. */
 int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *peer);
 /* What the port carries, in units of 100 Mbit/s; 0: unknown. */

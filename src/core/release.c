@@ -76,16 +76,13 @@ static void count_wait(struct dp_qp *q, uint64_t pos, uint64_t now)
 static int release0(struct dp_qp *q)
 {
 	struct dp_order *o = &q->order;
-	uint64_t first = o->post0, now = 0;
+	uint64_t first = o->post0, now;
 	unsigned accepted;
 	int ret;
 
 	while (dp_order_may_post0(o) && !dp_chain_full(q, 0)) {
 		struct dp_qwr *w = dp_qp_slot(q, o->post0)->qwr;
 
-		if (!now)
-			now = dp_now_ns();
-		count_wait(q, o->post0, now);
 		dp_chain_add0(q, &w->wr, w->part ? &w->part[0] : NULL);
 		dp_order_posted0(o);
 	}
@@ -93,8 +90,11 @@ static int release0(struct dp_qp *q)
 		return 0;
 	ret = dp_chain_post0(q, &accepted);
 	o->post0 = first + accepted;
-	for (uint64_t p = first; p < o->post0; p++)
+	now = dp_now_ns();
+	for (uint64_t p = first; p < o->post0; p++) {
+		count_wait(q, p, now);
 		drop_copy(q, p);
+	}
 	/* a provider may free a slot of its queue a little after giving the completion: try again later */
 	q->retry = ret == ENOMEM;
 	if (q->retry)
@@ -147,9 +147,10 @@ enum dp_release dp_qp_release(struct dp_qp *q)
 	return DP_RELEASED;
 }
 
-void dp_queue_flush(struct dp_qp *q)
+void dp_queue_flush(struct dp_qp *q, bool in_err)
 {
 	struct dp_order *o = &q->order;
+	bool refused = !in_err;
 
 	while (o->post0 < o->next) {
 		uint64_t pos = o->post0;
@@ -157,17 +158,11 @@ void dp_queue_flush(struct dp_qp *q)
 		struct ibv_send_wr *bad;
 
 		dp_order_posted0(o);
-		if (s->qwr && q->post_send(q->qp, &s->qwr->wr, &bad)) {
-			/* a provider that takes no WR in ERR: say what it would have said */
-			struct ibv_wc wc = {
-				.wr_id = s->qwr->wr.wr_id,
-				.status = IBV_WC_WR_FLUSH_ERR,
-				.qp_num = q->qp_num,
-			};
-
-			dp_order_op(o, pos)->flags &= ~(unsigned)DP_OP_SIGNALED;
-			dp_fail_keep(q, &wc);
-		}
+		/* once it takes none, also none behind it, which it would tell of earlier: say what it would have said */
+		if (!refused)
+			refused = !s->qwr || q->post_send(q->qp, &s->qwr->wr, &bad);
+		if (refused)
+			dp_fail_fake(q, pos);
 	}
 	dp_queue_drop(q);
 }

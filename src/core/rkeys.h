@@ -175,6 +175,18 @@ bool dp_rpd_none_to_self(void);
 struct dp_peer *dp_self_peer(void); /* [control] NULL while the peer layer does not run */
 void dp_keys_malformed(struct dp_peer *peer, uint16_t type, size_t len);
 
+/* ---- inval.c: [control] */
+
+struct dp_inval {
+	struct dp_peer *peer;
+	uint64_t seq;
+	uint32_t pd_id, rkey;
+	uint8_t flags;
+};
+
+/* Sends them, sorted. */
+void dp_invals_send(struct dp_inval *v, size_t n);
+
 /* ---- drain.c: fragments planned now on siblings, of bonded QPs of one context or towards one remote PD */
 
 struct dp_drain;
@@ -182,8 +194,11 @@ struct dp_drain;
 struct dp_drain *dp_drain_start(const struct dp_ctx *c, const struct dp_rpd *rpd);
 bool dp_drain_done(struct dp_drain *d); /* polls for it */
 void dp_drain_free(struct dp_drain *d);
-/* [control] Acknowledges to peer when what is planned now towards rpd is complete. */
-void dp_ack_later(struct dp_peer *peer, struct dp_rpd *rpd, uint64_t seq);
+/*
+ * [control] Acknowledges to peer when what is planned now towards rpd is complete. message: a number of the message that
+ * is being acknowledged, greater than those of earlier ones.
+ */
+void dp_ack_later(struct dp_peer *peer, struct dp_rpd *rpd, uint64_t seq, uint64_t message);
 void dp_acks_gone(struct dp_peer *peer);
 void dp_acks_after_fork(void);
 

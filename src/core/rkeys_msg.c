@@ -214,6 +214,7 @@ static void invalidate(struct dp_peer *peer, const uint8_t *data, size_t len)
 	struct dp_rbuf b = { .p = data, .len = len }, again;
 	struct dp_wbuf acks = { .p = buf, .cap = sizeof(buf) };
 	uint16_t n = dp_get16(&b), nacks = 0;
+	static uint64_t message; /* [control] */
 	struct entry *dead = NULL, *e;
 	struct dp_rpd *rpd;
 
@@ -239,6 +240,7 @@ static void invalidate(struct dp_peer *peer, const uint8_t *data, size_t len)
 	}
 	dp_entries_free(dead);
 
+	message++;
 	dp_put16(&acks, 0);
 	for (uint16_t i = 0; i < n; i++) {
 		uint32_t id = dp_get32(&again);
@@ -250,7 +252,7 @@ static void invalidate(struct dp_peer *peer, const uint8_t *data, size_t len)
 		flags = dp_get8(&again);
 		rpd = flags & DP_INVAL_DRAIN ? dp_rpd_find(peer, id) : NULL;
 		if (rpd) {
-			dp_ack_later(peer, rpd, seq);
+			dp_ack_later(peer, rpd, seq, message);
 			dp_rpd_put(rpd);
 		} else {
 			dp_put64(&acks, seq);

@@ -102,7 +102,7 @@ static int sibling_gid(struct dp_qp *q, struct dp_sib *sib, int gids, struct dp_
 	union ibv_gid want, gid;
 	int i, end;
 
-	if (dp_gid_of(q->c->real, q->qp->context, q->init.port_num, q->rtr.ah_attr.grh.sgid_index, &want, &want_type,
+	if (dp_gid_of(q->c->real, q->c->ctx, q->init.port_num, q->rtr.ah_attr.grh.sgid_index, &want, &want_type,
 		      NULL))
 		return -ENOENT;
 	i = sib->port.gid_index >= 0 ? sib->port.gid_index : 0;
@@ -125,7 +125,7 @@ static uint16_t sibling_pkey(struct dp_qp *q, struct dp_sib *sib)
 {
 	__be16 want, have;
 
-	if (q->c->real->query_pkey(q->qp->context, q->init.port_num, q->init.pkey_index, &want))
+	if (q->c->real->query_pkey(q->c->ctx, q->init.port_num, q->init.pkey_index, &want))
 		return 0;
 	for (int i = 0; i < sib->attr.max_pkeys; i++)
 		if (!q->c->real->query_pkey(sib->ctx, (uint8_t)sib->port.port, i, &have) && have == want)
@@ -230,6 +230,7 @@ int dp_twin_rtr(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info
 	struct ibv_qp_attr attr = q->rtr;
 	struct ibv_ah_attr *ah = &attr.ah_attr;
 
+	attr.qp_access_flags = q->init.qp_access_flags;
 	attr.qp_state = IBV_QPS_RTR;
 	attr.path_mtu = least_mtu(q->rtr.path_mtu, mine->mtu, peer->mtu);
 	attr.dest_qp_num = peer->qpn;
@@ -247,22 +248,37 @@ int dp_twin_rtr(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info
 	}
 	return -q->c->real->modify_qp(rail->twin, &attr,
 				      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-					      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+					      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER |
+					      IBV_QP_ACCESS_FLAGS);
 }
 
 int dp_twin_rts(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *mine,
 		const struct dp_twin_info *peer)
 {
 	struct ibv_qp_attr attr = q->rts;
+	int ret;
 
+	if (rail->rts)
+		return 0;
+	/* the program may have changed them after the twin's INIT */
+	attr.qp_access_flags = q->init.qp_access_flags;
 	attr.qp_state = IBV_QPS_RTS;
 	attr.sq_psn = mine->psn;
 	attr.max_rd_atomic = at_least_1(q->rts.max_rd_atomic, rail->sib->attr.max_qp_init_rd_atom);
 	if (attr.max_rd_atomic > peer->rd_atomic)
 		attr.max_rd_atomic = peer->rd_atomic;
-	return -q->c->real->modify_qp(rail->twin, &attr,
-				      IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-					      IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+	ret = q->c->real->modify_qp(rail->twin, &attr,
+				    IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+					    IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_ACCESS_FLAGS);
+	rail->rts = !ret;
+	return -ret;
+}
+
+int dp_twin_access(struct dp_qp *q, struct dp_rail *rail)
+{
+	struct ibv_qp_attr attr = { .qp_access_flags = q->init.qp_access_flags };
+
+	return -q->c->real->modify_qp(rail->twin, &attr, IBV_QP_ACCESS_FLAGS);
 }
 
 int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *peer)

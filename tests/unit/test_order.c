@@ -491,7 +491,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = suite_create("order");
-	TCase *all = tcase_create("interleavings");
+	TCase *all = tcase_create("interleavings"), *changes = tcase_create("changes");
 	SRunner *sr;
 	int failed;
 
@@ -499,14 +499,16 @@ int main(void)
 	ref_world_only = getenv("ORDER_WORLD_ONLY") != NULL;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	tcase_set_timeout(all, 600);
+	tcase_set_timeout(changes, 600);
 	tcase_add_loop_test(all, test_every_kind, 0, NMODES);
 	tcase_add_loop_test(all, test_three, 0, NMODES);
 	tcase_add_loop_test(all, test_six, 0, NMODES);
 	tcase_add_loop_test(all, test_four_wider, 0, NMODES);
-	tcase_add_loop_test(all, test_bonding, 0, NMODES);
-	tcase_add_loop_test(all, test_reset_undo_grow, 0, NMODES);
 	tcase_add_loop_test(all, test_three_rails, 0, NMODES);
 	suite_add_tcase(s, all);
+	tcase_add_loop_test(changes, test_bonding, 0, NMODES);
+	tcase_add_loop_test(changes, test_reset_undo_grow, 0, NMODES);
+	suite_add_tcase(s, changes);
 	sr = srunner_create(s);
 	srunner_run_all(sr, CK_NORMAL);
 	failed = srunner_ntests_failed(sr);

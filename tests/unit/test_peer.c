@@ -372,6 +372,76 @@ START_TEST(output_is_bounded)
 }
 END_TEST
 
+START_TEST(output_to_all_is_bounded)
+{
+	static uint8_t big[DP_MSG_MAX];
+	struct dp_conn *c[8];
+	uint8_t buf[1024];
+	unsigned alive = 0;
+
+	for (int i = 0; i < 8; i++) {
+		size_t n = put_hello(buf, 0);
+
+		n += put_ready(buf + n);
+		c[i] = dp_conn_new(true);
+		dp_conn_feed(c[i], buf, n);
+		ck_assert_int_eq(c[i]->state, DP_CONN_OPEN);
+	}
+	for (int i = 0; i < 8; i++)
+		for (int k = 0; k < 240 - i && !c[i]->doomed; k++)
+			dp_peer_send(c[i]->peer, 0x100, big, sizeof(big));
+	for (int i = 0; i < 8; i++)
+		alive += !c[i]->doomed;
+	ck_assert_msg(c[0]->doomed, "the greatest is given up first");
+	ck_assert_uint_ge(alive, 3);
+	ck_assert_uint_le(alive, 4);
+	between_rounds();
+	ck_assert_uint_le(dp_peering->unsent, DP_OUT_TOTAL);
+	for (int i = 0; i < 8; i++)
+		if (!c[i]->doomed)
+			dp_conn_fail(c[i], -ECONNRESET, NULL);
+	between_rounds();
+	ck_assert_uint_eq(dp_peering->unsent, 0);
+}
+END_TEST
+
+/* Whoever once spoke to a process can copy its greeting. */
+START_TEST(copied_greeting_cuts_nobody)
+{
+	uint8_t buf[1024], payload[4] = { 0 };
+
+	for (int decider = 0; decider < 2; decider++) {
+		struct dp_conn *real = dp_conn_new(true), *copy;
+		size_t n = put_hello(buf, 0), m;
+
+		memset(buf + DP_FRAME_HEAD + 1, decider ? 0 : 0xff, DP_INSTANCE_LEN);
+		n += put_ready(buf + n);
+		dp_conn_feed(real, buf, n);
+		ck_assert_int_eq(real->state, DP_CONN_OPEN);
+		copy = dp_conn_new(true);
+		dp_conn_feed(copy, buf, n);
+		ck_assert(copy->doomed);
+		ck_assert(!copy->peer);
+		between_rounds();
+		ck_assert(!real->doomed);
+		ck_assert_uint_eq(goners, 0);
+		m = put_frame(buf + n, 0x103, payload, 4, 2);
+		dp_conn_feed(real, buf + n, m);
+		ck_assert_uint_eq(messages, (unsigned)decider + 1);
+		/* once that one is gone, it is believed */
+		dp_conn_fail(real, -ECONNRESET, NULL);
+		between_rounds();
+		ck_assert_uint_eq(goners, 1);
+		copy = dp_conn_new(true);
+		dp_conn_feed(copy, buf, n);
+		ck_assert_int_eq(copy->state, DP_CONN_OPEN);
+		dp_conn_fail(copy, -ECONNRESET, NULL);
+		between_rounds();
+		goners = 0;
+	}
+}
+END_TEST
+
 START_TEST(parser_survives_anything)
 {
 	size_t cap = 65536;
@@ -471,6 +541,8 @@ int main(void)
 	tcase_add_test(state, keys);
 	tcase_add_test(state, parser_takes_a_right_conversation);
 	tcase_add_test(state, output_is_bounded);
+	tcase_add_test(state, output_to_all_is_bounded);
+	tcase_add_test(state, copied_greeting_cuts_nobody);
 	tcase_add_test(state, parser_survives_anything);
 	tcase_add_test(state, keyed_parser_rejects_without_mac);
 	suite_add_tcase(s, state);

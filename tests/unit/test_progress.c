@@ -26,6 +26,7 @@ struct fake_cq {
 	_Atomic int slow_us;
 	_Atomic bool in_it, unlocked, outside, take0;
 	_Atomic int tid;
+	sigset_t blocked; /* valid with tid */
 	_Atomic uint64_t last, shortest; /* gap between two looks */
 };
 
@@ -66,6 +67,8 @@ bool dp_cq_progress(struct dp_cq *cq, bool take0)
 	if (f->polls_other)
 		f->polls_other->polls++;
 	f->in_it = true;
+	if (!f->tid)
+		pthread_sigmask(SIG_BLOCK, NULL, &f->blocked);
 	f->tid = (int)gettid();
 	f->take0 = take0;
 	if (dp_try(&cq->lock))
@@ -116,7 +119,10 @@ static void work(struct fake_cq *f)
 		ck_assert_msg((cond), "not within 10 s: %s", #cond);                                                  \
 	} while (0)
 
-/* Progress threads of this process, by name: sanitizers have threads of their own. */
+/*
+ * Progress threads of this process, by name: sanitizers have threads of their own. One that was joined may be listed a
+ * moment longer.
+ */
 static int threads(void)
 {
 	DIR *d = opendir("/proc/self/task");
@@ -174,7 +180,7 @@ START_TEST(moves_what_nobody_polls)
 	ck_assert(!a.unlocked && !a.outside && !b.unlocked && !b.outside);
 	ck_assert_int_eq(threads(), 1);
 	dp_progress_stop();
-	ck_assert_int_eq(threads(), 0);
+	wait_for(threads() == 0);
 }
 END_TEST
 
@@ -278,7 +284,6 @@ START_TEST(is_a_quiet_guest)
 	struct fake_cq a;
 	sigset_t mine, after;
 	char path[64], line[256], name[32] = "";
-	unsigned long long blocked = 0;
 	FILE *f;
 
 	make_cq(&a);
@@ -292,15 +297,13 @@ START_TEST(is_a_quiet_guest)
 	snprintf(path, sizeof(path), "/proc/self/task/%d/status", a.tid);
 	f = fopen(path, "r");
 	ck_assert_ptr_nonnull(f);
-	while (fgets(line, sizeof(line), f)) {
+	while (fgets(line, sizeof(line), f))
 		sscanf(line, "Name: %31s", name);
-		sscanf(line, "SigBlk: %llx", &blocked);
-	}
 	fclose(f);
 	ck_assert_str_eq(name, "dualport-prog");
 	for (int sig = 1; sig < 64; sig++)
 		if (sig != SIGKILL && sig != SIGSTOP && sig != 32 && sig != 33)
-			ck_assert_msg(blocked >> (sig - 1) & 1, "signal %d", sig);
+			ck_assert_msg(sigismember(&a.blocked, sig) == 1, "signal %d", sig);
 	dp_progress_stop();
 }
 END_TEST
@@ -320,7 +323,7 @@ START_TEST(stops_and_starts)
 			wait_for(a.progressed > n);
 		dp_progress_stop();
 		dp_progress_stop();
-		ck_assert_int_eq(threads(), 0);
+		wait_for(threads() == 0);
 		ck_assert(!a.cq.progress_listed);
 	}
 	/* a thread that hangs in a provider is not waited for; nor is another made beside it */

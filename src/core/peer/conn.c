@@ -77,6 +77,7 @@ static void flush(struct dp_conn *c)
 			return;
 		}
 		c->out_off += (size_t)n;
+		dp_peering->unsent -= (size_t)n;
 	}
 	if (c->io.fd < 0)
 		return; /* a test reads out[] itself */
@@ -114,6 +115,7 @@ void dp_conn_drop(struct dp_conn *c)
 		*p = c->dirty_next;
 	}
 	flush(c); /* a refusal or good-bye may still be there; flush() finds c doomed already */
+	dp_peering->unsent -= c->out_len - c->out_off;
 	if (c->prev)
 		c->prev->next = c->next;
 	else
@@ -157,6 +159,20 @@ static bool reserve(uint8_t **buf, size_t *cap, size_t need)
 	return true;
 }
 
+static void give_up_greatest(void)
+{
+	struct dp_conn *worst = NULL;
+
+	for (struct dp_conn *c = dp_peering->conns; c; c = c->next)
+		if (!c->doomed && (!worst || c->out_len - c->out_off > worst->out_len - worst->out_off))
+			worst = c;
+	if (!worst)
+		return;
+	dp_conn_fail(worst, -ENOBUFS, "does not read what it is sent");
+	dp_peering->unsent -= worst->out_len - worst->out_off;
+	worst->out_off = worst->out_len = 0;
+}
+
 int dp_conn_send(struct dp_conn *c, uint16_t type, const void *data, size_t len)
 {
 	bool mac = c->keyed && type != DP_MSG_REFUSE;
@@ -191,6 +207,11 @@ int dp_conn_send(struct dp_conn *c, uint16_t type, const void *data, size_t len)
 	if (mac)
 		dp_auth_mac(c->keys.tx, b.p, b.len, b.p + b.len);
 	c->out_len += total;
+	dp_peering->unsent += total;
+	if (dp_peering->unsent > DP_OUT_TOTAL)
+		give_up_greatest();
+	if (c->doomed)
+		return -EPIPE;
 	if (!c->dirty) {
 		c->dirty = true;
 		c->dirty_next = dp_peering->dirty;
@@ -416,12 +437,22 @@ static void bound_strangers(void)
 		dp_conn_fail(oldest, -ENOBUFS, NULL);
 }
 
+/* One host must not take what the others need. */
+static bool has_enough(const struct dp_addr *a)
+{
+	unsigned n = 0;
+
+	for (const struct dp_conn *c = dp_peering->conns; c; c = c->next)
+		n += c->inbound && dp_addr_equal(&c->addr, a);
+	return n >= dp_peering->max_conns / 2;
+}
+
 void dp_conn_accept(int fd, const struct dp_addr *a)
 {
 	struct dp_conn *c;
 
 	dp_fd_own(fd);
-	c = dp_peering->nconns < dp_peering->max_conns ? dp_conn_new(true) : NULL;
+	c = dp_peering->nconns < dp_peering->max_conns && !has_enough(a) ? dp_conn_new(true) : NULL;
 	if (!c) {
 		dp_fd_close(fd);
 		return;

@@ -31,6 +31,7 @@
 #define DP_HELLO_LEN (1 + DP_INSTANCE_LEN + 4 + 2 + DP_NONCE_LEN)
 #define DP_HELLO_MAX 256	    /* payload of a message before a connection is open */
 #define DP_OUT_MAX (16u << 20)	    /* bytes waiting to be sent to one peer */
+#define DP_OUT_TOTAL (64u << 20)    /* and to all: then whoever has most of them waiting is given up */
 #define DP_HELLO_CONNS 64	    /* connections that have not greeted yet */
 #define DP_HELLO_NS (2 * DP_SEC)    /* time to greet, of who connected to us */
 #define DP_ANSWER_NS (1 * DP_SEC)   /* time to greet or to answer, of whom we ask */
@@ -261,6 +262,7 @@ struct dp_peering {
 
 	struct dp_conn *conns, *dirty, *doomed;
 	unsigned nconns, max_conns;
+	size_t unsent;
 	uint8_t *scratch; /* for reading from sockets */
 
 	struct dp_peer self, *peers;

@@ -221,10 +221,20 @@ static void on_ready(struct dp_conn *c, const uint8_t *data, size_t len)
 {
 	struct dp_rbuf b = { .p = data, .len = len };
 	struct dp_conn *other = committed_to(c);
+	struct dp_peer *known = dp_peer_find(c->instance);
 
 	c->peer_lease = dp_get64(&b);
 	if (!dp_rbuf_whole(&b) || !c->peer_lease || c->peer_lease > LEASE_MAX) {
 		dp_conn_fail(c, -EPROTO, "sent a malformed greeting");
+		return;
+	}
+	/*
+	 * Without a secret a READY proves nothing: the one that we know must not be given up for a stranger who copies its
+	 * greeting. If it is true, the ping is answered by a reset.
+	 */
+	if (c->inbound && !we_decide(c) && known && !dp_peering->auth.on) {
+		send_ping(known->conn);
+		refuse(c, DP_REFUSE_DUP, -EALREADY);
 		return;
 	}
 	if (c->inbound && we_decide(c) && other) {
