@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 const struct dp_stub *dp_stub;
-static pid_t owner; /* the process that loaded us; children have no part in it */
+static pid_t owner; /* the process that loaded us */
 
 static const struct dp_verbs ours = {
 	.alloc_pd = dp_alloc_pd,
@@ -51,6 +51,7 @@ static void in_child(void)
 	dp_keys_after_fork();
 	dp_bond_after_fork();
 	dp_progress_after_fork();
+	dp_stats_after_fork();
 }
 
 static void report(void)
@@ -68,8 +69,8 @@ static void report(void)
 
 __attribute__((destructor)) static void at_exit(void)
 {
-	/* a child that exits did none of the parent's work */
-	if (!dp_stub || getpid() != owner)
+	/* a child did none of the parent's work, but perhaps some of its own */
+	if (!dp_stub || (getpid() != owner && !dp_stats_any()))
 		return;
 	report();
 	dp_bond_stop(true);

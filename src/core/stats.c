@@ -85,6 +85,24 @@ struct row {
 	uint64_t bytes, msgs;
 };
 
+void dp_stats_after_fork(void)
+{
+	memset(&dp_counters, 0, sizeof(dp_counters));
+	for (struct dp_flow *f = atomic_load_explicit(&flows, memory_order_relaxed); f; f = f->next) {
+		atomic_store_explicit(&f->bytes, 0, memory_order_relaxed);
+		atomic_store_explicit(&f->msgs, 0, memory_order_relaxed);
+	}
+}
+
+bool dp_stats_any(void)
+{
+	bool any = load(&dp_counters.bonds);
+
+	for (int i = 0; i < DP_FB_COUNT; i++)
+		any |= load(&dp_counters.fallback[i]) != 0;
+	return any;
+}
+
 static int by_peer_port(const void *pa, const void *pb)
 {
 	const struct dp_flow *a = ((const struct row *)pa)->flow, *b = ((const struct row *)pb)->flow;

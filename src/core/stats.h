@@ -4,6 +4,7 @@
 #define DUALPORT_STATS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -75,6 +76,11 @@ static inline void dp_fallback(enum dp_fallback reason)
 struct dp_flow *dp_flow_get(const char *port, const char *peer);
 /* Makes the port known, so that it is printed even if nothing went over it. */
 void dp_stats_port(const char *port);
+
+/* In a forked child: what it does is counted from zero. */
+void dp_stats_after_fork(void);
+/* Has any QP, region or WR been counted? */
+bool dp_stats_any(void);
 
 void dp_stats_print(FILE *f);		     /* the table at exit */
 int dp_stats_write_json(const char *pattern); /* %p in pattern: the pid. 0 or -errno */

@@ -36,6 +36,9 @@ bonded sqflood
 alike loopback "$clients/loopback" --dev ra0 --peer-dev rb0 --settle-ms 1500
 bonded loopback
 check "loopback: splits" "$(json loopback a splits)" ">" 0
+alike windows "$clients/windows" --dev ra0 --peer-dev rb0 --settle-ms 1500
+bonded windows
+check "windows: splits" "$(json windows a splits)" ">" 20
 alike mrlife "$clients/mrlife" --count 1000 --dev ra0 --peer-dev rb0 --settle-ms 1500
 bonded mrlife
 

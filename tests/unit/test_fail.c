@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/*
+ * Queued WRs that a provider refuses, takes late, or flushes: post.c is left out, the rest of the data path runs over a
+ * provider of this file's own, whose every answer the test decides.
+ */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "qp.h"
+
+const struct dp_stub *dp_stub;
+
+#define MANY 64
+#define QPN 0x11
+#define TWIN_QPN 0x22
+
+/* ---- the provider */
+
+struct fake_queue {
+	struct ibv_wc wc[MANY];
+	int n, taken;
+};
+
+static struct verbs_context program, sibling;
+static struct ibv_qp qp0, twin;
+static struct ibv_cq icq_cq;
+static struct fake_queue cqes, icqes; /* of the program's CQ, of the internal one */
+static uint64_t posted[MANY];	      /* wr_ids that rail 0 took, in order */
+static int nposted, told;	      /* told: of these, how many have a completion */
+static uint64_t refuse;		      /* wr_id that rail 0 never takes */
+static int full;		      /* posts for which there is no room */
+static bool deaf_in_err;	      /* takes nothing in ERR */
+static bool in_err, cannot_err;
+
+static void push(struct fake_queue *f, uint64_t wr_id, enum ibv_wc_status status, uint32_t qpn)
+{
+	f->wc[f->n++] = (struct ibv_wc){ .wr_id = wr_id, .status = status, .qp_num = qpn };
+}
+
+static int pull(struct fake_queue *f, int n, struct ibv_wc *wc)
+{
+	int got = 0;
+
+	while (got < n && f->taken < f->n)
+		wc[got++] = f->wc[f->taken++];
+	return got;
+}
+
+static int f_post0(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	(void)qp;
+	for (; wr; wr = wr->next) {
+		int err = wr->wr_id == refuse ? EINVAL : full ? ENOMEM : in_err && deaf_in_err ? EIO : 0;
+
+		if (err) {
+			full -= err == ENOMEM;
+			*bad = wr;
+			return err;
+		}
+		posted[nposted++] = wr->wr_id;
+		if (in_err) {
+			push(&cqes, wr->wr_id, IBV_WC_WR_FLUSH_ERR, QPN);
+			told++;
+		}
+	}
+	return 0;
+}
+
+static int f_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	return pull(cq == &icq_cq ? &icqes : &cqes, n, wc);
+}
+
+/* As hardware does: what was not complete is flushed, in order. */
+static int f_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	ck_assert_int_eq(mask, IBV_QP_STATE);
+	ck_assert_int_eq(attr->qp_state, IBV_QPS_ERR);
+	if (qp == &twin)
+		return 0;
+	if (cannot_err)
+		return EIO;
+	in_err = true;
+	while (told < nposted)
+		push(&cqes, posted[told++], IBV_WC_WR_FLUSH_ERR, QPN);
+	return 0;
+}
+
+/* Rail 0 completes its n oldest. */
+static void complete0(int n)
+{
+	while (n--)
+		push(&cqes, posted[told++], IBV_WC_SUCCESS, QPN);
+}
+
+static int f_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
+{
+	(void)ctx;
+	memset(attr, 0, sizeof(*attr));
+	attr->phys_port_cnt = 1;
+	return 0;
+}
+
+static const char *f_name(struct ibv_device *dev)
+{
+	(void)dev;
+	return "fake0";
+}
+
+static struct ibv_cq *f_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *ch, int v)
+{
+	struct ibv_cq *cq = calloc(1, sizeof(*cq));
+
+	(void)cqe;
+	(void)cq_context;
+	(void)ch;
+	(void)v;
+	cq->context = ctx;
+	return cq;
+}
+
+static const char *f_status(enum ibv_wc_status s)
+{
+	(void)s;
+	return "status";
+}
+
+static const struct dp_verbs real = {
+	.query_device = f_query_device,
+	.get_device_name = f_name,
+	.create_cq = f_create_cq,
+	.modify_qp = f_modify_qp,
+	.wc_status_str = f_status,
+};
+
+static const struct dp_verbs *real_of(struct ibv_context *ctx)
+{
+	(void)ctx;
+	return &real;
+}
+
+static void inside(int delta)
+{
+	(void)delta;
+}
+
+/* ---- a bonded QP */
+
+static struct dp_ctx *c;
+static struct dp_cq *cq;
+static struct dp_icq icq;
+static struct dp_qp *q;
+
+static void setup(void)
+{
+	static const struct dp_stub stub = { .abi = DP_CORE_ABI, .real_of = real_of, .inside = inside };
+	static struct dp_port_group group = { .gpu = -1, .nports = 2,
+					      .ports = { { .dev = "fake0", .port = 1 }, { .dev = "fake1", .port = 1 } } };
+
+	dp_stub = &stub;
+	dp_cfg.groups = &group;
+	dp_cfg.ngroups = 1;
+	dp_cfg.ordering = DP_ORDER_SIGNAL;
+	program.sz = sibling.sz = sizeof(program);
+	program.context.abi_compat = sibling.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+	program.context.ops.poll_cq = sibling.context.ops.poll_cq = f_poll;
+	program.context.ops.post_send = f_post0;
+	c = dp_ctx_get(&program.context);
+	ck_assert_ptr_nonnull(c);
+	ck_assert_uint_eq(c->nsib, 1);
+	cq = dp_cq_find(dp_create_cq(&program.context, 16, NULL, NULL, 0));
+	ck_assert_ptr_nonnull(cq);
+	q = calloc(1, sizeof(*q));
+	qp0 = (struct ibv_qp){ .context = &program.context, .qp_num = QPN };
+	twin = (struct ibv_qp){ .context = &sibling.context, .qp_num = TWIN_QPN };
+	q->qp = &qp0;
+	q->qp_num = QPN;
+	q->c = c;
+	q->scq = cq;
+	q->post_send = f_post0;
+	q->cap = (struct ibv_qp_cap){ .max_send_wr = 16, .max_send_sge = 2 };
+	q->fallback = -1;
+	q->rts.timeout = 1;
+	dp_lock_init(&q->ctl);
+	dp_lock_init(&q->lock);
+	ck_assert_int_eq(dp_hmap_put(&cq->qpns, QPN, q), 0);
+	ck_assert_int_eq(dp_qp_track(q), 0);
+
+	icq_cq.context = &sibling.context;
+	icq = (struct dp_icq){ .cq = &icq_cq, .sib = &c->sib[0], .size = 64 };
+	cq->icqs = &icq;
+	q->nrails = 2;
+	q->rail = calloc(2, sizeof(*q->rail));
+	for (uint32_t r = 0; r < 2; r++) {
+		q->rail[r].q = q;
+		q->rail[r].idx = r;
+		q->rail[r].flow = dp_flow_get(r ? "fake1:1" : "fake0:1", "peer");
+		q->rail[r].chain.sge = calloc(DP_BATCH * 2, sizeof(struct ibv_sge));
+		q->rail[r].probe = DP_PROBE_OK;
+	}
+	q->rail[1].sib = &c->sib[0];
+	q->rail[1].twin = &twin;
+	q->rail[1].icq = &icq;
+	ck_assert_int_eq(dp_hmap_put(&c->sib[0].twins, TWIN_QPN, &q->rail[1]), 0);
+	ck_assert_int_eq(dp_order_widen(&q->order, 2), 0);
+	dp_order_bond(&q->order);
+	atomic_store(&q->state, DP_QP_BONDED);
+}
+
+/* A signalled WRITE of which half went to the sibling. */
+static void split(uint64_t wr_id)
+{
+	const struct dp_part part[2] = { { .offset = 0, .len = 4096 }, { .offset = 4096, .len = 4096 } };
+	struct dp_op_desc d = { .flags = DP_OP_BULK | DP_OP_PLAIN | DP_OP_SIGNALED, .remote = { 0, 8192 }, .part = part };
+	struct ibv_send_wr wr = { .wr_id = wr_id }, *bad;
+	uint64_t pos;
+
+	dp_take(&q->lock);
+	pos = dp_order_add(&q->order, &d);
+	*dp_qp_slot(q, pos) = (struct dp_slot){ .wr_id = wr_id };
+	ck_assert(dp_order_may_post0(&q->order) && dp_order_may_posts(&q->order));
+	ck_assert_int_eq(f_post0(&qp0, &wr, &bad), 0);
+	dp_order_posted0(&q->order);
+	dp_order_posteds(&q->order);
+	q->rail[1].posted = dp_order_rail(&q->order, pos, 1)->seq;
+	q->rail[1].signaled++;
+	icq.pending++;
+	dp_drop(&q->lock);
+}
+
+/* The sibling's part of the n-th split is done. */
+static void sibling_done(uint64_t n, enum ibv_wc_status status)
+{
+	push(&icqes, n, status, TWIN_QPN);
+}
+
+/* A signal behind splits that are not done: it waits. */
+static void queued(uint64_t wr_id, bool signaled)
+{
+	struct dp_op_desc d = { .flags = signaled ? DP_OP_SIGNALED : 0 };
+	struct ibv_send_wr wr = { .wr_id = wr_id, .opcode = IBV_WR_SEND };
+	uint64_t pos;
+
+	dp_take(&q->lock);
+	pos = dp_order_add(&q->order, &d);
+	*dp_qp_slot(q, pos) = (struct dp_slot){ .wr_id = wr_id, .opcode = IBV_WR_SEND };
+	ck_assert(q->order.post0 != pos || !dp_order_may_post0(&q->order));
+	dp_qp_slot(q, pos)->qwr = dp_qwr_new(q, &wr, NULL, NULL, NULL);
+	dp_qp_slot(q, pos)->qwr->since = dp_now_ns();
+	dp_drop(&q->lock);
+}
+
+/* A signal that went at once (nothing is on the sibling). */
+static void passed(uint64_t wr_id, bool signaled)
+{
+	struct dp_op_desc d = { .flags = signaled ? DP_OP_SIGNALED : 0 };
+	struct ibv_send_wr wr = { .wr_id = wr_id, .opcode = IBV_WR_SEND }, *bad;
+
+	dp_take(&q->lock);
+	*dp_qp_slot(q, dp_order_add(&q->order, &d)) = (struct dp_slot){ .wr_id = wr_id, .opcode = IBV_WR_SEND };
+	ck_assert(dp_order_may_post0(&q->order));
+	ck_assert_int_eq(f_post0(&qp0, &wr, &bad), 0);
+	dp_order_posted0(&q->order);
+	dp_drop(&q->lock);
+}
+
+/* What the program gets: wr_ids and statuses, until nothing comes for 50 ms (2 s where a deadline is involved). */
+static void expect(const uint64_t *ids, const enum ibv_wc_status *st, int n, int patience_ms)
+{
+	struct timespec ms = { .tv_nsec = 1000000 };
+	struct ibv_wc wc;
+	int got = 0;
+
+	for (int idle = 0; idle < (got < n ? patience_ms : 50);) {
+		if (dp_poll_cq(cq->cq, 1, &wc) != 1) {
+			nanosleep(&ms, NULL);
+			idle++;
+			continue;
+		}
+		idle = 0;
+		ck_assert_msg(got < n, "more than %d: wr %llu", n, (unsigned long long)wc.wr_id);
+		ck_assert_msg(wc.wr_id == ids[got] && wc.status == st[got], "number %d: wr %llu status %d", got,
+			      (unsigned long long)wc.wr_id, wc.status);
+		got++;
+	}
+	ck_assert_int_eq(got, n);
+}
+
+#define IDS(...) ((const uint64_t[]){ __VA_ARGS__ })
+#define STATUSES(...) ((const enum ibv_wc_status[]){ __VA_ARGS__ })
+#define GOOD IBV_WC_SUCCESS
+#define FLUSH IBV_WC_WR_FLUSH_ERR
+#define QP_ERR IBV_WC_LOC_QP_OP_ERR
+
+/* 1 split, 2 passes before it can matter; 3 is refused when it is released, 4 and 5 wait behind it. */
+static void refused_at_release(void)
+{
+	passed(1, true);
+	split(2);
+	queued(3, true);
+	queued(4, false);
+	queued(5, true);
+	refuse = 3;
+	sibling_done(1, IBV_WC_SUCCESS);
+}
+
+START_TEST(refused_then_flushed)
+{
+	refused_at_release();
+	complete0(2);
+	expect(IDS(1, 2, 3, 4, 5), STATUSES(GOOD, GOOD, QP_ERR, FLUSH, FLUSH), 5, 3000);
+	ck_assert_int_eq(atomic_load(&q->state), DP_QP_NATIVE);
+	/* what stood behind it went nowhere, or it would have been told of before it */
+	ck_assert_int_eq(nposted, 2);
+}
+END_TEST
+
+START_TEST(refused_by_a_provider_that_takes_nothing_in_err)
+{
+	deaf_in_err = true;
+	refused_at_release();
+	complete0(2);
+	expect(IDS(1, 2, 3, 4, 5), STATUSES(GOOD, GOOD, QP_ERR, FLUSH, FLUSH), 5, 3000);
+	ck_assert_int_eq(nposted, 2);
+}
+END_TEST
+
+START_TEST(refused_while_others_are_on_their_way)
+{
+	refused_at_release();
+	/* neither 1 nor 2 was complete when the QP went to ERR: the first of them is the culprit then */
+	expect(IDS(1, 2, 3, 4, 5), STATUSES(QP_ERR, FLUSH, FLUSH, FLUSH, FLUSH), 5, 3000);
+}
+END_TEST
+
+START_TEST(refused_with_good_ones_unread)
+{
+	refused_at_release();
+	complete0(1);
+	expect(IDS(1, 2, 3, 4, 5), STATUSES(GOOD, QP_ERR, FLUSH, FLUSH, FLUSH), 5, 3000);
+}
+END_TEST
+
+START_TEST(queued_ones_stay_when_err_cannot_be_had)
+{
+	cannot_err = true;
+	split(1);
+	queued(2, true);
+	queued(3, true);
+	complete0(1);
+	sibling_done(1, IBV_WC_REM_ACCESS_ERR);
+	expect(IDS(1, 2, 3), STATUSES(IBV_WC_REM_ACCESS_ERR, FLUSH, FLUSH), 3, 5000);
+	ck_assert_msg(nposted == 1, "posted on a QP that is not in ERR, behind data that did not arrive");
+}
+END_TEST
+
+START_TEST(queued_ones_are_flushed_by_the_provider)
+{
+	split(1);
+	queued(2, true);
+	queued(3, false);
+	complete0(1);
+	sibling_done(1, IBV_WC_REM_ACCESS_ERR);
+	expect(IDS(1, 2, 3), STATUSES(IBV_WC_REM_ACCESS_ERR, FLUSH, FLUSH), 3, 5000);
+	ck_assert_int_eq(nposted, 3);
+}
+END_TEST
+
+START_TEST(no_room_is_tried_again)
+{
+	uint64_t begin = dp_now_ns(), waited;
+
+	split(1);
+	queued(2, true);
+	full = 5;
+	sibling_done(1, IBV_WC_SUCCESS);
+	complete0(1);
+	expect(IDS(1), STATUSES(GOOD), 1, 3000);
+	ck_assert_int_eq(nposted, 2);
+	complete0(1);
+	expect(IDS(2), STATUSES(GOOD), 1, 3000);
+	waited = atomic_load(&dp_counters.signal_wait_ns);
+	ck_assert_uint_gt(waited, 0);
+	ck_assert_msg(waited <= dp_now_ns() - begin, "one signal waited for longer than the test took");
+	ck_assert_int_eq(atomic_load(&q->state), DP_QP_BONDED);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("fail");
+	TCase *tc = tcase_create("fail");
+	SRunner *r;
+	int failed;
+
+	/* every test in a child of its own, so setup() starts from nothing */
+	tcase_add_checked_fixture(tc, setup, NULL);
+	tcase_set_timeout(tc, 60);
+	tcase_add_test(tc, refused_then_flushed);
+	tcase_add_test(tc, refused_by_a_provider_that_takes_nothing_in_err);
+	tcase_add_test(tc, refused_while_others_are_on_their_way);
+	tcase_add_test(tc, refused_with_good_ones_unread);
+	tcase_add_test(tc, queued_ones_stay_when_err_cannot_be_had);
+	tcase_add_test(tc, queued_ones_are_flushed_by_the_provider);
+	tcase_add_test(tc, no_room_is_tried_again);
+	suite_add_tcase(s, tc);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
