@@ -195,10 +195,12 @@ share() {
 
 # ---- bandwidth: one link, two programs at once, and the library on both links ----
 
-# rate MBIT: limits both links; then $line is what one carries of payload, in MB/s, at the MTU of 4096.
+# rate MBIT: limits both links (to LAB_SCALE percent of that); then $line is what one carries of payload, in MB/s, at the MTU of 4096.
 rate() {
-	shape.sh "$1mbit"
-	line=$(calc "$1 / 8 * 0.988")
+	local mbit
+	mbit=$(calc "$1 * ${LAB_SCALE:-100} / 100")
+	shape.sh "${mbit}mbit"
+	line=$(calc "$mbit / 8 * 0.988")
 }
 
 # two NAME TOOL ARG...: one program on each link at once; $sum is what they reach together.
