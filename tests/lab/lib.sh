@@ -238,7 +238,7 @@ bandwidth() {
 	local what=$1 ratio=$2 qps=$3 ways=1 i r v before one=() two=() lib=() m1 m2 ml
 	shift 3
 	[[ " $* " != *" -b "* ]] || ways=2
-	for ((i = 1; i <= repeats + ${LAB_STRICT:+3} + 2 && ${#one[@]} < repeats; i++)); do
+	for ((i = 1; i <= repeats + ${LAB_STRICT:+4} + 1 && ${#one[@]} < repeats; i++)); do
 		r=$what-$i
 		before=$failures
 		pair plain "$r-one" 0 18515 "$@"
