@@ -245,6 +245,7 @@ int sn_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 		c->count--;
 	}
 	sn_unlock();
+	sn_polled(0);
 	return got;
 }
 

@@ -16,8 +16,8 @@
 /* What one turn does at most, so that nobody waits long for the lock. */
 #define TURN_IN 64u
 #define TURN_OUT 32u
-/* While somebody polls more often than this, the engine's thread leaves the work to them. */
-#define POLLED_NS 200000u
+/* The engine's thread leaves the work to a program that polls in vain, and looks itself this often. */
+#define POLLED_LOOK_NS 100000u
 #define TIDY_NS 1000000000u
 
 /* A packet that is not due yet. */
@@ -42,7 +42,6 @@ static struct {
 	uint64_t seq;
 	uint64_t timers;		/* no QP's timer runs out before */
 	uint64_t tidy;
-	_Atomic uint64_t polled;	/* when somebody polled last */
 	_Atomic uint64_t next;		/* nothing to do until then, unless the bell is rung */
 	_Atomic uint32_t seen;		/* the bell as it was when the last turn began */
 } e = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -237,33 +236,50 @@ static uint32_t take_due(uint64_t now)
 	return n;
 }
 
-/* QPs take turns by one packet; acknowledgements and other responses of a QP go before its requests. */
+/* Requests and responses of a QP take turns, too: each may fill the port. */
+static enum sn_step step(struct sn_qp *q, uint64_t now, uint64_t *next)
+{
+	enum sn_step ret = SN_IDLE;
+
+	for (int i = 0; i < 2; i++) {
+		uint64_t when = UINT64_MAX;
+		enum sn_step st;
+
+		q->requests_turn = !q->requests_turn;
+		st = q->requests_turn ? sn_requester_step(q, now, &when) : sn_responder_step(q, now, &when);
+		if (st == SN_SENT)
+			return st;
+		if (st == SN_LATER) {
+			ret = st;
+			if (when < *next)
+				*next = when;
+		}
+	}
+	return ret;
+}
+
+/* QPs take turns by one packet. */
 static uint32_t send_out(uint64_t now, uint64_t *next)
 {
 	struct sn_qp *q, *first_idle = NULL;
 	uint32_t n = 0;
 
 	while (n < TURN_OUT && (q = TAILQ_FIRST(&e.ready)) && q != first_idle) {
-		uint64_t when_rsp = UINT64_MAX, when_req = UINT64_MAX;
-		enum sn_step rsp, req = SN_IDLE;
-
 		TAILQ_REMOVE(&e.ready, q, in_ready);
 		q->ready = false;
-		rsp = sn_responder_step(q, now, &when_rsp);
-		if (rsp != SN_SENT)
-			req = sn_requester_step(q, now, &when_req);
-		if (rsp == SN_SENT || req == SN_SENT) {
+		switch (step(q, now, next)) {
+		case SN_SENT:
 			n++;
 			first_idle = NULL;
 			sn_qp_ready(q);
-		} else if (rsp == SN_LATER || req == SN_LATER) {
+			break;
+		case SN_LATER:
 			sn_qp_ready(q);
 			if (!first_idle)
 				first_idle = q;
-			if (when_rsp < *next)
-				*next = when_rsp;
-			if (when_req < *next)
-				*next = when_req;
+			break;
+		case SN_IDLE:
+			break;
 		}
 	}
 	return n;
@@ -326,11 +342,16 @@ static bool has_work(void)
 
 void sn_engine_poll(void)
 {
-	atomic_store_explicit(&e.polled, sn_now(), memory_order_relaxed);
+	sn_polled(sn_now());
 	if (!has_work() || pthread_mutex_trylock(&e.lock))
 		return;
 	turn();
 	pthread_mutex_unlock(&e.lock);
+}
+
+void sn_polled(uint64_t when)
+{
+	atomic_store_explicit(&sn_shared->procs[e.proc].polled, when, memory_order_relaxed);
 }
 
 void sn_engine_push(void)
@@ -341,7 +362,7 @@ void sn_engine_push(void)
 
 void sn_engine_take_over(void)
 {
-	atomic_store(&e.polled, 0);
+	sn_polled(0);
 	atomic_fetch_add(bell(), 1);
 	syscall(SYS_futex, bell(), FUTEX_WAKE, 1, NULL, NULL, 0);
 }
@@ -364,10 +385,6 @@ static void *engine_thread(void *arg)
 		uint32_t was = atomic_load(&self->bell);
 		uint64_t now = sn_now(), next;
 
-		if (now < atomic_load(&e.polled) + POLLED_NS) {
-			sleep_on_bell(was, POLLED_NS);
-			continue;
-		}
 		sn_lock();
 		if (turn()) {
 			sn_unlock();
@@ -380,6 +397,8 @@ static void *engine_thread(void *arg)
 		sn_unlock();
 		next = atomic_load(&e.next);
 		now = sn_now();
+		if (sn_is_polled(self, now))
+			next = now + POLLED_LOOK_NS;
 		if (next <= now)
 			continue;
 		atomic_store(&self->sleeping, 1);

@@ -23,6 +23,7 @@ void sn_wait_unlocked(pthread_cond_t *c);	/* gives up the lock while it waits */
 
 /* A poller found nothing: does a share of the engine's work if there is any. Without the lock. */
 void sn_engine_poll(void);
+void sn_polled(uint64_t when);	/* a poll in vain; 0: it found something, the program has other things to do */
 /* Something was queued: does a share of the work. With the lock. */
 void sn_engine_push(void);
 /* The program is about to sleep: the engine's own thread takes over at once. */

@@ -270,6 +270,7 @@ int sn_host_join(void)
 		for (size_t k = 0; k < SN_PROCS / 64; k++)
 			atomic_store(&p->inbox[k], 0);
 		atomic_store(&p->sleeping, 0);
+		atomic_store(&p->polled, 0);
 		me_gen = ++sn_shared->next_gen;
 		atomic_store(&p->gen, me_gen);
 		me = (int)i;

@@ -51,6 +51,7 @@ struct sn_proc {
 	/* the engine of this process sleeps on the bell, which is only rung with a system call while it says so */
 	SN_CACHELINE _Atomic uint32_t bell;
 	_Atomic uint32_t sleeping;
+	_Atomic uint64_t polled;	/* when the program polled in vain last; 0: it does something else now */
 	/* by number of the sender: a ring is there to be attached */
 	_Atomic uint64_t inbox[SN_PROCS / 64];
 	_Atomic uint32_t gen;		/* 0: free */
@@ -82,6 +83,12 @@ uint32_t sn_host_gen(void);
 static inline uint64_t sn_owner(uint32_t proc, uint32_t gen)
 {
 	return (uint64_t)gen << 32 | (proc + 1);
+}
+
+/* It does the engine's work by itself, and need not be woken. */
+static inline bool sn_is_polled(struct sn_proc *p, uint64_t now)
+{
+	return now < atomic_load_explicit(&p->polled, memory_order_relaxed) + 20000;
 }
 
 bool sn_host_alive(uint32_t proc, uint32_t gen);

@@ -186,7 +186,7 @@ struct sn_qp {
 	struct sn_sq sq;
 	struct sn_rq rq;
 	struct sn_responder rsp;
-	bool ready;
+	bool ready, requests_turn;
 	TAILQ_ENTRY(sn_qp) in_ready;
 	LIST_ENTRY(sn_qp) in_all;
 };
