@@ -32,7 +32,7 @@ LIST_HEAD(qp_list, sn_qp);
 
 static struct {
 	pthread_mutex_t lock;
-	bool running;
+	_Atomic bool running;
 	uint32_t epoch, proc;
 	struct sn_qp **by_qpn[SN_DEVS];
 	struct ready_list ready;
@@ -342,6 +342,9 @@ static bool has_work(void)
 
 void sn_engine_poll(void)
 {
+	/* not in a forked child, which has no engine yet */
+	if (!atomic_load_explicit(&e.running, memory_order_acquire))
+		return;
 	sn_polled(sn_now());
 	if (!has_work() || pthread_mutex_trylock(&e.lock))
 		return;
@@ -351,7 +354,8 @@ void sn_engine_poll(void)
 
 void sn_polled(uint64_t when)
 {
-	atomic_store_explicit(&sn_shared->procs[e.proc].polled, when, memory_order_relaxed);
+	if (atomic_load_explicit(&e.running, memory_order_acquire))
+		atomic_store_explicit(&sn_shared->procs[e.proc].polled, when, memory_order_relaxed);
 }
 
 void sn_engine_push(void)
@@ -362,6 +366,8 @@ void sn_engine_push(void)
 
 void sn_engine_take_over(void)
 {
+	if (!atomic_load_explicit(&e.running, memory_order_acquire))
+		return;
 	sn_polled(0);
 	atomic_fetch_add(bell(), 1);
 	syscall(SYS_futex, bell(), FUTEX_WAKE, 1, NULL, NULL, 0);

@@ -96,13 +96,15 @@ int sn_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 {
 	struct sn_qp *q = sn_qp(qp);
 	uint32_t len;
-	int ret = 0;
+	int ret;
 
 	sn_lock();
-	if (sn_ctx(qp->context)->epoch != sn_engine_epoch())
-		ret = EIO;
-	else if (q->state < IBV_QPS_RTS)
-		ret = EINVAL;
+	if (sn_ctx(qp->context)->epoch != sn_engine_epoch()) {
+		*bad = wr;
+		sn_unlock();
+		return EIO;
+	}
+	ret = q->state < IBV_QPS_RTS ? EINVAL : 0;
 	for (; wr && !ret; wr = wr->next) {
 		ret = check_send(q, wr, &len);
 		if (ret)
@@ -125,13 +127,15 @@ int sn_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr *
 {
 	struct sn_qp *q = sn_qp(qp);
 	struct sn_rq *r = &q->rq;
-	int ret = 0;
+	int ret;
 
 	sn_lock();
-	if (sn_ctx(qp->context)->epoch != sn_engine_epoch())
-		ret = EIO;
-	else if (q->state == IBV_QPS_RESET)
-		ret = EINVAL;
+	if (sn_ctx(qp->context)->epoch != sn_engine_epoch()) {
+		*bad = wr;
+		sn_unlock();
+		return EIO;
+	}
+	ret = q->state == IBV_QPS_RESET ? EINVAL : 0;
 	for (; wr && !ret; wr = wr->next) {
 		uint32_t at = r->tail % r->size;
 		struct sn_rwqe *w = &r->wqes[at];

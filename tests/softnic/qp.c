@@ -176,7 +176,7 @@ void sn_qp_connect(struct sn_qp *q)
 
 void sn_qp_rts(struct sn_qp *q)
 {
-	q->sq.psn = sn_psn(q->attr.sq_psn);
+	q->sq.psn = q->sq.acked = sn_psn(q->attr.sq_psn);
 	q->sq.retry_left = q->attr.retry_cnt;
 	q->sq.rnr_left = q->attr.rnr_retry;
 }

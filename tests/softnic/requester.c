@@ -347,8 +347,10 @@ static void acknowledge(struct sn_qp *q, uint32_t psn, uint64_t now)
 {
 	struct sn_sq *s = &q->sq;
 
-	if (!outstanding(q, psn))
+	/* of what was sent again and had arrived before, this is no news: or retries would never end */
+	if (!outstanding(q, psn) || sn_psn_diff(psn, s->acked) < 0)
 		return;
+	s->acked = sn_psn(psn + 1);
 	while (s->una != s->tail) {
 		struct sn_wqe *w = sn_wqe(s, s->una);
 

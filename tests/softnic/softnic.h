@@ -117,6 +117,7 @@ struct sn_sq {
 	uint32_t off;		/* bytes of it that were sent */
 	uint32_t tail;
 	uint32_t psn;		/* of the next WQE that is sent for the first time */
+	uint32_t acked;		/* the first PSN that was never acknowledged */
 	uint32_t reads;		/* READs and atomics between una and cur */
 	uint32_t retry_left, rnr_left;
 	uint64_t rnr_until;	/* nothing is sent until then */
