@@ -93,16 +93,17 @@ static void set_slots(struct verbs_context *v)
 
 struct ibv_context *ibv_open_device(struct ibv_device *d)
 {
-	struct sn_ctx *c;
-	int ret = sn_engine_start();
+	struct sn_ctx *c = calloc(1, sizeof(*c));
+	int ret;
 
+	if (!c)
+		return NULL;
+	ret = sn_engine_open();
 	if (ret) {
+		free(c);
 		errno = -ret;
 		return NULL;
 	}
-	c = calloc(1, sizeof(*c));
-	if (!c)
-		return NULL;
 	set_slots(&c->v);
 	c->dev = (uint32_t)(d - devices);
 	c->epoch = sn_engine_epoch();
@@ -116,9 +117,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *d)
 	if (c->v.context.cmd_fd >= 0 && c->v.context.async_fd >= 0)
 		return &c->v.context;
 	ret = errno;
-	if (c->v.context.cmd_fd >= 0)
-		close(c->v.context.cmd_fd);
-	free(c);
+	ibv_close_device(&c->v.context);
 	errno = ret;
 	return NULL;
 }
@@ -127,8 +126,11 @@ int ibv_close_device(struct ibv_context *context)
 {
 	struct sn_ctx *c = sn_ctx(context);
 
-	close(context->cmd_fd);
-	close(context->async_fd);
+	sn_engine_close(context);
+	if (context->cmd_fd >= 0)
+		close(context->cmd_fd);
+	if (context->async_fd >= 0)
+		close(context->async_fd);
 	pthread_mutex_destroy(&context->mutex);
 	free(c);
 	return 0;

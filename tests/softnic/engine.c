@@ -32,7 +32,10 @@ LIST_HEAD(qp_list, sn_qp);
 
 static struct {
 	pthread_mutex_t lock;
-	_Atomic bool running;
+	_Atomic bool running, stop;
+	bool joined;			/* has its place in the host */
+	pthread_t thread;
+	uint32_t contexts;		/* the thread runs while there are any */
 	uint32_t epoch, proc;
 	struct sn_qp **by_qpn[SN_DEVS];
 	struct ready_list ready;
@@ -387,7 +390,7 @@ static void *engine_thread(void *arg)
 	(void)arg;
 	prctl(PR_SET_NAME, "softnic");
 	prctl(PR_SET_TIMERSLACK, 1ul); /* packets are due to the microsecond */
-	for (;;) {
+	while (!atomic_load(&e.stop)) {
 		uint32_t was = atomic_load(&self->bell);
 		uint64_t now = sn_now(), next;
 
@@ -440,14 +443,13 @@ static void after_fork_child(void)
 	sn_keys_after_fork();
 }
 
-static int start(void)
+static int join_host(void)
 {
 	static bool registered;
-	sigset_t all, old;
-	pthread_attr_t a;
-	pthread_t t;
 	int ret;
 
+	if (e.joined)
+		return 0;
 	if (!sn_host())
 		return -errno;
 	ret = sn_host_join();
@@ -458,30 +460,71 @@ static int start(void)
 	LIST_INIT(&e.all);
 	e.timers = UINT64_MAX;
 	for (uint32_t i = 0; i < sn_shared->ndevs; i++) {
-		e.by_qpn[i] = calloc(SN_QPNS, sizeof(*e.by_qpn[i]));
+		if (!e.by_qpn[i])
+			e.by_qpn[i] = calloc(SN_QPNS, sizeof(*e.by_qpn[i]));
 		if (!e.by_qpn[i])
 			return -ENOMEM;
 	}
 	if (!registered)
 		pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 	registered = true;
-	pthread_attr_init(&a);
-	pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
+	e.joined = true;
+	return 0;
+}
+
+static int start_thread(void)
+{
+	sigset_t all, old;
+	int ret;
+
+	/* the program's handlers run in its own threads */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	ret = -pthread_create(&t, &a, engine_thread, NULL);
+	atomic_store(&e.stop, false);
+	ret = -pthread_create(&e.thread, NULL, engine_thread, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&a);
-	e.running = !ret;
+	atomic_store(&e.running, !ret);
 	return ret;
 }
 
-int sn_engine_start(void)
+int sn_engine_open(void)
 {
 	int ret;
 
 	sn_lock();
-	ret = e.running ? 0 : start();
+	ret = join_host();
+	if (!ret && !e.contexts)
+		ret = start_thread();
+	if (!ret)
+		e.contexts++;
 	sn_unlock();
 	return ret;
+}
+
+void sn_engine_close(struct ibv_context *c)
+{
+	struct sn_qp *q, *next;
+	pthread_t thread;
+	bool last;
+
+	sn_lock();
+	/* as when the kernel takes back what the program left behind; the memory is the program's loss */
+	for (q = LIST_FIRST(&e.all); q; q = next) {
+		next = LIST_NEXT(q, in_all);
+		if (sn_ibqp(q)->context != c)
+			continue;
+		sn_qp_detach(q);
+		sn_host_qpn_drop(q->dev, sn_ibqp(q)->qp_num);
+	}
+	last = sn_ctx(c)->epoch == e.epoch && !--e.contexts;
+	thread = e.thread;
+	if (last) {
+		atomic_store(&e.stop, true);
+		atomic_store(&e.running, false);
+		atomic_fetch_add(bell(), 1);
+		syscall(SYS_futex, bell(), FUTEX_WAKE, 1, NULL, NULL, 0);
+	}
+	sn_unlock();
+	if (last)
+		pthread_join(thread, NULL);
 }

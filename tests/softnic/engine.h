@@ -12,8 +12,10 @@
 
 #include "softnic.h"
 
-/* Starts the engine of this process if it does not run; 0 or -errno. Then the epoch is that of this process. */
-int sn_engine_start(void);
+/* A context comes and goes; the engine's thread runs while there are any. 0 or -errno. */
+int sn_engine_open(void);
+void sn_engine_close(struct ibv_context *c);
+/* Another one after each fork: what belongs to an old one cannot be used. */
 uint32_t sn_engine_epoch(void);
 
 /* The lock of everything. Never held while the program's code runs or a call sleeps. */

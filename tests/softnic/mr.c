@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "engine.h"
 
@@ -47,6 +49,19 @@ static int check_access(unsigned int access)
 	return 0;
 }
 
+/* Whether there is memory at all: the kernel would have to pin it. */
+static bool is_mapped(const void *addr, size_t length)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)addr & ~(page - 1);
+	uintptr_t end = (uintptr_t)addr + length;
+	unsigned char vec[1024];
+
+	for (; at < end; at += sizeof(vec) * page)
+		if (mincore((void *)at, end - at < sizeof(vec) * page ? end - at : sizeof(vec) * page, vec))
+			return false;
+	return true;
+}
+
 static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
 {
 	struct sn_ctx *c = sn_ctx(pd->context);
@@ -55,6 +70,8 @@ static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 
 	if (!length || iova + length < iova || (uintptr_t)addr + length < (uintptr_t)addr)
 		ret = EINVAL;
+	else if (!ret && !is_mapped(addr, length))
+		ret = EFAULT;
 	if (ret) {
 		errno = ret;
 		return NULL;
@@ -118,7 +135,7 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 	int ret = 0;
 
 	if (!flags || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) || check_access(want) ||
-	    ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) && !length) ||
+	    ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) && (!length || !is_mapped(addr, length))) ||
 	    ((flags & IBV_REREG_MR_CHANGE_PD) && (!pd || pd->context != ibmr->context))) {
 		errno = EINVAL;
 		return IBV_REREG_MR_ERR_INPUT;

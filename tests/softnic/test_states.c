@@ -254,6 +254,29 @@ START_TEST(numbers_rest)
 }
 END_TEST
 
+START_TEST(registering)
+{
+	char *p = aligned_alloc(4096, 8192);
+	struct ibv_mr *mr;
+	struct end a;
+
+	end_open(&a, 0, NULL);
+	/* may be written from afar, but not here; no memory; nothing; something that is not offered */
+	ck_assert_ptr_null(ibv_reg_mr(a.pd, p, 8192, IBV_ACCESS_REMOTE_WRITE));
+	ck_assert_int_eq(errno, EINVAL);
+	ck_assert_ptr_null(ibv_reg_mr(a.pd, NULL, 4096, IBV_ACCESS_LOCAL_WRITE));
+	ck_assert_int_eq(errno, EFAULT);
+	ck_assert_ptr_null(ibv_reg_mr(a.pd, p, 0, IBV_ACCESS_LOCAL_WRITE));
+	ck_assert_ptr_null(ibv_reg_mr(a.pd, p, 8192, IBV_ACCESS_ON_DEMAND));
+	ck_assert_int_eq(errno, EOPNOTSUPP);
+	mr = ibv_reg_mr(a.pd, p + 4000, 1, 0);
+	ck_assert_ptr_nonnull(mr);
+	ck_assert_int_eq(ibv_dereg_mr(mr), 0);
+	end_close(&a);
+	free(p);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("softnic: states");
@@ -268,6 +291,7 @@ int main(void)
 	tcase_add_test(t, posting);
 	tcase_add_test(t, reset_drops);
 	tcase_add_test(t, numbers_rest);
+	tcase_add_test(t, registering);
 	suite_add_tcase(s, t);
 	r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);
