@@ -68,8 +68,9 @@ void sn_link_after_fork(void);
 
 /* From when on the port of dev takes a packet for that of peer. */
 uint64_t sn_port_when(uint32_t dev, uint32_t peer);
-/* Charges both ports; gives when the packet has left, and when it is due. */
-void sn_port_charge(uint32_t dev, uint32_t peer, uint32_t bytes, uint64_t now, uint64_t *left, uint64_t *due);
+/* Charges both ports; gives when the packet has left, and when it is due. waited: for sn_port_when(), not for work. */
+void sn_port_charge(uint32_t dev, uint32_t peer, uint32_t bytes, bool waited, uint64_t now, uint64_t *left,
+		    uint64_t *due);
 /* Control packets go between data, as on a wire where packets of many QPs alternate. */
 void sn_port_control(uint32_t dev, uint32_t peer, uint64_t now, uint64_t *due);
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
  * Each port has two clocks, for what it sends and what it takes in. A packet starts when the port has sent all before
- * it, so the rate is exact as long as there is a backlog, however late the engine wakes up; the clocks may run ahead of
- * the time by AHEAD_NS to have one. What is beyond stays in the queues of the QPs, which take turns.
+ * it. The clocks may run ahead of the time by AHEAD_NS; what is beyond that stays in the queues of the QPs, which take
+ * turns. A QP that waited for its turn and then wakes up late starts where the clock stands, in the past if need be, so
+ * the rate is exact however late the engine is.
  *
  * The rate is of payload, and a packet counts as at least MIN_BYTES.
  */
 #include "packet.h"
 
-#define AHEAD_NS 3000000u
+#define AHEAD_NS 1000000u
+#define LATE_NS 100000000u /* later than this, time is lost */
 #define MIN_BYTES 64u
 
 static uint64_t cost(const struct sn_port *p, uint32_t bytes)
@@ -46,12 +48,13 @@ uint64_t sn_port_when(uint32_t dev, uint32_t peer)
 	return ahead > AHEAD_NS ? ahead - AHEAD_NS : 0;
 }
 
-void sn_port_charge(uint32_t dev, uint32_t peer, uint32_t bytes, uint64_t now, uint64_t *left, uint64_t *due)
+void sn_port_charge(uint32_t dev, uint32_t peer, uint32_t bytes, bool waited, uint64_t now, uint64_t *left,
+		    uint64_t *due)
 {
 	struct sn_port *from = &sn_shared->devs[dev].port, *to = &sn_shared->devs[peer].port;
 	uint64_t ns = cost(to, bytes);
 
-	*left = advance(&from->tx_cursor, now, 0, cost(from, bytes));
+	*left = advance(&from->tx_cursor, waited ? now - LATE_NS : now, 0, cost(from, bytes));
 	/* the first byte comes in when it was sent, so two equal ports cost the time of one */
 	*due = advance(&to->rx_cursor, *left + from->delay > ns ? *left + from->delay - ns : 0, *left + from->delay, ns);
 }

@@ -253,12 +253,16 @@ enum sn_step sn_requester_step(struct sn_qp *q, uint64_t now, uint64_t *when)
 	uint32_t seg = 0;
 	bool gone;
 
-	if ((q->state != IBV_QPS_RTS && q->state != IBV_QPS_SQD) || s->rnr_until || s->cur == s->tail)
+	if ((q->state != IBV_QPS_RTS && q->state != IBV_QPS_SQD) || s->rnr_until || s->cur == s->tail) {
+		s->waited = false;
 		return SN_IDLE;
+	}
 	w = sn_wqe(s, s->cur);
 	if (!s->off) {
-		if (!may_start(q, w))
+		if (!may_start(q, w)) {
+			s->waited = false;
 			return SN_IDLE;
+		}
 		st = check_local(q, w);
 		if (st) {
 			/* in its turn: what is ahead of it is not done yet */
@@ -270,8 +274,10 @@ enum sn_step sn_requester_step(struct sn_qp *q, uint64_t now, uint64_t *when)
 	}
 	if (q->peer_dev >= 0) {
 		*when = sn_port_when(q->dev, (uint32_t)q->peer_dev);
-		if (*when > now)
+		if (*when > now) {
+			s->waited = true;
 			return SN_LATER;
+		}
 	}
 	if (!has_response(w))
 		seg = w->len - s->off < SN_SEG ? w->len - s->off : SN_SEG;
@@ -294,7 +300,7 @@ enum sn_step sn_requester_step(struct sn_qp *q, uint64_t now, uint64_t *when)
 				fail(q, st);
 			return SN_IDLE;
 		}
-		sn_port_charge(q->dev, (uint32_t)q->peer_dev, seg, now, &s->departed, &p->due);
+		sn_port_charge(q->dev, (uint32_t)q->peer_dev, seg, s->waited, now, &s->departed, &p->due);
 		if (p->due < s->last_due)
 			p->due = s->last_due;
 		s->last_due = p->due;

@@ -315,8 +315,10 @@ static enum sn_step read_step(struct sn_qp *q, struct sn_rsp *e, uint64_t now, u
 
 	if (q->peer_dev >= 0) {
 		*when = sn_port_when(q->dev, (uint32_t)q->peer_dev);
-		if (*when > now)
+		if (*when > now) {
+			r->waited = true;
 			return SN_LATER;
+		}
 	}
 	/* the memory is looked at only now: what the program writes meanwhile may be what the reader gets */
 	if (seg && !sn_remote(q->dev, sn_ibqp(q)->pd, e->rkey, e->raddr + e->off, seg, IBV_ACCESS_REMOTE_READ, &span)) {
@@ -335,7 +337,7 @@ static enum sn_step read_step(struct sn_qp *q, struct sn_rsp *e, uint64_t now, u
 		p->off = e->off;
 		if (seg)
 			span.ops->read(payload, span.addr, seg);
-		sn_port_charge(q->dev, (uint32_t)q->peer_dev, seg, now, &left, &p->due);
+		sn_port_charge(q->dev, (uint32_t)q->peer_dev, seg, r->waited, now, &left, &p->due);
 		if (p->due < r->last_due)
 			p->due = r->last_due;
 		r->last_due = p->due;
@@ -361,8 +363,10 @@ enum sn_step sn_responder_step(struct sn_qp *q, uint64_t now, uint64_t *when)
 		e = &r->rsps[r->rsp_head % SN_RSPS];
 		if (e->kind == SN_RSP_READ)
 			return read_step(q, e, now, when);
-	} else if (!r->ack_due) {
-		return SN_IDLE;
+	} else {
+		r->waited = false;
+		if (!r->ack_due)
+			return SN_IDLE;
 	}
 	p = sn_packet(q, !e ? SN_ACK : e->kind == SN_RSP_NAK ? SN_NAK : SN_ATOMIC_RSP, 0, &payload, &gone);
 	if (!p && !gone) {

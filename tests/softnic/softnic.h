@@ -124,6 +124,7 @@ struct sn_sq {
 	uint64_t ack_at;	/* 0: no timer */
 	uint64_t departed;	/* when the port will have sent what it was given */
 	uint64_t last_due;
+	bool waited;		/* for the port */
 };
 
 struct sn_rwqe {
@@ -173,6 +174,7 @@ struct sn_responder {
 	struct { uint32_t psn; uint64_t value; bool valid; } done[SN_MAX_RD_ATOMIC];
 	uint32_t done_at;
 	uint64_t last_due;
+	bool waited;		/* for the port */
 };
 
 struct sn_qp {

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "test_end.h"
 
@@ -382,6 +383,8 @@ START_TEST(numbers)
 	uint32_t key, rkey;
 	struct ibv_mr *mr;
 
+	/* numbers of the tests before may still rest */
+	usleep(100000);
 	end_open(&a, 0, NULL);
 	end_open(&b, 1, NULL);
 	ck_assert_uint_eq(a.qp->qp_num, b.qp->qp_num);
