@@ -58,14 +58,12 @@ static void count_event(int fd)
 
 static void raise_event(struct sn_cq *cq)
 {
-	struct sn_channel *ch = (struct sn_channel *)cq->cq.channel;
-
 	cq->armed = SN_UNARMED;
-	if (!ch)
+	if (!cq->channel)
 		return;
 	if (!cq->raised++)
-		TAILQ_INSERT_TAIL(&ch->raised, cq, in_channel);
-	count_event(ch->ch.fd);
+		TAILQ_INSERT_TAIL(&cq->channel->raised, cq, in_channel);
+	count_event(cq->channel->ch.fd);
 }
 
 int ibv_get_cq_event(struct ibv_comp_channel *ibch, struct ibv_cq **cq, void **cq_context)
@@ -124,6 +122,7 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
 	}
 	c->cq.context = context;
 	c->cq.channel = channel;
+	c->channel = (struct sn_channel *)channel;
 	c->cq.cq_context = cq_context;
 	c->cq.cqe = cqe;
 	pthread_mutex_init(&c->cq.mutex, NULL);
@@ -144,11 +143,11 @@ int ibv_destroy_cq(struct ibv_cq *ibcq)
 		sn_unlock();
 		return EBUSY;
 	}
-	if (ibcq->channel) {
+	if (c->channel) {
 		if (c->raised)
-			TAILQ_REMOVE(&((struct sn_channel *)ibcq->channel)->raised, c, in_channel);
+			TAILQ_REMOVE(&c->channel->raised, c, in_channel);
 		c->raised = 0;
-		ibcq->channel->refcnt--;
+		c->channel->ch.refcnt--;
 	}
 	while (c->taken != ibcq->comp_events_completed)
 		sn_wait_unlocked(&acknowledged);

@@ -77,6 +77,7 @@ struct sn_cqe {
 
 struct sn_cq {
 	struct ibv_cq cq;
+	struct sn_channel *channel; /* cq.channel is for the program, which may put another one there */
 	struct sn_cqe *ring;
 	uint32_t size, head;
 	_Atomic uint32_t count;	/* read without the lock by poll_cq */
