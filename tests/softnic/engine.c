@@ -338,8 +338,9 @@ static bool turn(void)
 static bool has_work(void)
 {
 	uint64_t next = atomic_load_explicit(&e.next, memory_order_relaxed);
+	uint32_t seen = atomic_load_explicit(&e.seen, memory_order_relaxed);
 
-	return atomic_load_explicit(bell(), memory_order_acquire) != atomic_load_explicit(&e.seen, memory_order_relaxed) ||
+	return atomic_load_explicit(bell(), memory_order_acquire) != seen ||
 	       (next != UINT64_MAX && next <= sn_now());
 }
 

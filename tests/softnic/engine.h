@@ -4,8 +4,8 @@
  * It runs in program threads that post and poll, and in one thread of its own that sleeps while there is nothing to do
  * or while somebody polls.
  *
- * The front end (device.c, mr.c, cq.c, qp.c, post.c) makes objects, checks what the program gives, fills queues and hands
- * out completions; requester.c, responder.c, link.c and engine.c do the rest.
+ * The front end (device.c, mr.c, cq.c, qp.c, post.c) makes objects, checks what the program gives, fills queues and
+ * hands out completions; requester.c, responder.c, link.c and engine.c do the rest.
  */
 #ifndef SOFTNIC_ENGINE_H
 #define SOFTNIC_ENGINE_H
@@ -62,6 +62,7 @@ bool sn_remote(uint32_t dev, struct ibv_pd *pd, uint32_t rkey, uint64_t addr, ui
 /* Between a list of SGEs, from byte off on, and a buffer. */
 enum ibv_wc_status sn_scatter(struct sn_qp *q, const struct ibv_sge *sge, int nsge, uint32_t off, const void *from,
 			      uint32_t len);
-enum ibv_wc_status sn_gather(struct sn_qp *q, const struct ibv_sge *sge, int nsge, uint32_t off, void *to, uint32_t len);
+enum ibv_wc_status sn_gather(struct sn_qp *q, const struct ibv_sge *sge, int nsge, uint32_t off, void *to,
+			     uint32_t len);
 
 #endif

@@ -100,7 +100,8 @@ static int init_host(struct sn_host *h)
 	const char *net = getenv("SOFTNIC_NET");
 	int ret;
 
-	if (!env_number("SOFTNIC_PORTS", 2, 1, SN_DEVS, &ports) || !env_number("SOFTNIC_CARDS", 1, 1, SN_DEVS, &cards) ||
+	if (!env_number("SOFTNIC_PORTS", 2, 1, SN_DEVS, &ports) ||
+	    !env_number("SOFTNIC_CARDS", 1, 1, SN_DEVS, &cards) ||
 	    !env_number("SOFTNIC_RATE", 0, 0, UINT64_MAX, &rate) ||
 	    !env_number("SOFTNIC_DELAY", 0, 0, 10000000000ull, &delay) ||
 	    !env_number("SOFTNIC_SEED", 0, 0, UINT64_MAX, &h->seed) ||
@@ -220,8 +221,8 @@ static uint64_t start_time(int pid)
 		return 0;
 	buf[n] = '\0';
 	s = strrchr(buf, ')'); /* the name before it may hold anything */
-	if (!s || sscanf(s + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
-			 &t) != 2)
+	if (!s || sscanf(s + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+			 &state, &t) != 2)
 		return 0;
 	return state == 'Z' || state == 'X' ? 0 : t;
 }

@@ -178,7 +178,9 @@ static void host_write(uint64_t to, const void *from, size_t n)
 
 static uint64_t host_compare_swap(uint64_t at, uint64_t compare, uint64_t swap)
 {
-	__atomic_compare_exchange_n((uint64_t *)(uintptr_t)at, &compare, swap, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+	uint64_t *word = (uint64_t *)(uintptr_t)at;
+
+	__atomic_compare_exchange_n(word, &compare, swap, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 	return compare;
 }
 

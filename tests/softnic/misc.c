@@ -52,17 +52,3 @@ int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 	(void)qp;
 	return ece->vendor_id || ece->options ? EOPNOTSUPP : 0;
 }
-
-/* Providers that the program is linked with announce themselves when they are loaded; they get no device. */
-void verbs_register_driver_34(const void *ops);
-void ibv_register_driver(const char *name, void *init);
-
-EXPORT void verbs_register_driver_34(const void *ops)
-{
-	(void)ops;
-}
-
-EXPORT void ibv_register_driver(const char *name, void *init)
-{
-	(void)name, (void)init;
-}

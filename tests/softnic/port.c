@@ -52,11 +52,12 @@ void sn_port_charge(uint32_t dev, uint32_t peer, uint32_t bytes, bool waited, ui
 		    uint64_t *due)
 {
 	struct sn_port *from = &sn_shared->devs[dev].port, *to = &sn_shared->devs[peer].port;
-	uint64_t ns = cost(to, bytes);
+	uint64_t ns = cost(to, bytes), end;
 
 	*left = advance(&from->tx_cursor, waited ? now - LATE_NS : now, 0, cost(from, bytes));
 	/* the first byte comes in when it was sent, so two equal ports cost the time of one */
-	*due = advance(&to->rx_cursor, *left + from->delay > ns ? *left + from->delay - ns : 0, *left + from->delay, ns);
+	end = *left + from->delay;
+	*due = advance(&to->rx_cursor, end > ns ? end - ns : 0, end, ns);
 }
 
 void sn_port_control(uint32_t dev, uint32_t peer, uint64_t now, uint64_t *due)

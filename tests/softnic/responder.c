@@ -137,7 +137,7 @@ static void write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 		r->msg_rkey = p->rkey;
 		r->msg_len = p->total;
 	}
-	/* all of it is checked first, and again for each part, since the memory may go away meanwhile; nothing for nothing */
+	/* all of it is checked, for each part again, since the memory may go away meanwhile; unless it is nothing */
 	if (r->msg_len && (p->len > r->msg_len - r->msg_off ||
 			   !sn_remote(q->dev, sn_ibqp(q)->pd, r->msg_rkey, r->msg_raddr, r->msg_len,
 				      IBV_ACCESS_REMOTE_WRITE, &span))) {
@@ -176,7 +176,8 @@ static void read_in(struct sn_qp *q, const struct sn_pkt *p, bool again)
 		queue_nak(q, SN_NAK_INVALID);
 		return;
 	}
-	if (p->total && !sn_remote(q->dev, sn_ibqp(q)->pd, p->rkey, p->raddr, p->total, IBV_ACCESS_REMOTE_READ, &span)) {
+	if (p->total &&
+	    !sn_remote(q->dev, sn_ibqp(q)->pd, p->rkey, p->raddr, p->total, IBV_ACCESS_REMOTE_READ, &span)) {
 		queue_nak(q, SN_NAK_ACCESS);
 		return;
 	}

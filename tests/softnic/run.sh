@@ -3,8 +3,6 @@
 set -u
 top=$(cd "$(dirname "$0")/../.." && pwd)
 failed=0
-# children of processes with threads start threads, which is what one test is about
-export TSAN_OPTIONS="${TSAN_OPTIONS-} die_after_fork=0"
 for t in rc errors states; do
 	"$top/scripts/softnic" --build . -- "tests/softnic/test_$t" || failed=1
 done

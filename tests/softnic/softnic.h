@@ -222,8 +222,8 @@ static inline struct sn_wqe *sn_wqe(struct sn_sq *s, uint32_t i)
 
 /* ---- front end, called by verbs_context's slots ---- */
 
-int sn_query_device_ex(struct ibv_context *c, const struct ibv_query_device_ex_input *in, struct ibv_device_attr_ex *attr,
-		       size_t size);
+int sn_query_device_ex(struct ibv_context *c, const struct ibv_query_device_ex_input *in,
+		       struct ibv_device_attr_ex *attr, size_t size);
 int sn_query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr *attr, size_t size);
 int sn_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int sn_req_notify_cq(struct ibv_cq *cq, int solicited);

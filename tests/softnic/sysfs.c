@@ -104,7 +104,8 @@ static int make_device(const struct sn_host *h, uint32_t i, const char *dir)
 	    (ret = put(ib, "node_desc", "softnic")) || (ret = put(ib, "fw_ver", "0.1.0")) ||
 	    (ret = put(ib, "board_id", "SOFTNIC")) || (ret = put(ib, "hca_type", "softnic")) ||
 	    (ret = put(ib, "ports/1/state", "4: ACTIVE")) || (ret = put(ib, "ports/1/phys_state", "5: LinkUp")) ||
-	    (ret = put(ib, "ports/1/link_layer", "Ethernet")) || (ret = put(ib, "ports/1/rate", "100 Gb/sec (4X EDR)")) ||
+	    (ret = put(ib, "ports/1/link_layer", "Ethernet")) ||
+	    (ret = put(ib, "ports/1/rate", "100 Gb/sec (4X EDR)")) ||
 	    (ret = put(ib, "ports/1/lid", "0x0")) || (ret = put(ib, "ports/1/pkeys/0", "0xffff")) ||
 	    (ret = put(verbs, "ibdev", "mlx5_%u", i)) || (ret = put(verbs, "abi_version", "1")))
 		return ret;

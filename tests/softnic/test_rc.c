@@ -263,8 +263,8 @@ START_TEST(chains)
 	fill(a.buf, 1000, 1);
 	for (uint32_t i = 0; i < 10; i++) {
 		sge[i] = (struct ibv_sge){ (uintptr_t)a.buf + 100 * i, 100, a.mr->lkey };
-		wr[i] = (struct ibv_send_wr){ .wr_id = i, .next = i < 9 ? &wr[i + 1] : NULL, .sg_list = &sge[i], .num_sge = 1,
-					      .opcode = IBV_WR_RDMA_WRITE };
+		wr[i] = (struct ibv_send_wr){ .wr_id = i, .next = i < 9 ? &wr[i + 1] : NULL, .sg_list = &sge[i],
+					      .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE };
 		wr[i].wr.rdma.remote_addr = (uintptr_t)b.buf + 100 * i;
 		wr[i].wr.rdma.rkey = b.mr->rkey;
 	}
@@ -288,11 +288,12 @@ END_TEST
 
 START_TEST(refused_at_post)
 {
+	const int inl = IBV_SEND_INLINE;
 	struct end a, b;
 
 	pair_open(&a, &b, NULL, NULL);
-	ck_assert_int_eq(post(&a, &b, 1, (struct wr){ IBV_WR_RDMA_WRITE, .len = 65, .flags = IBV_SEND_INLINE }), EINVAL);
-	ck_assert_int_eq(post(&a, &b, 1, (struct wr){ IBV_WR_RDMA_READ, .len = 8, .flags = IBV_SEND_INLINE }), EINVAL);
+	ck_assert_int_eq(post(&a, &b, 1, (struct wr){ IBV_WR_RDMA_WRITE, .len = 65, .flags = inl }), EINVAL);
+	ck_assert_int_eq(post(&a, &b, 1, (struct wr){ IBV_WR_RDMA_READ, .len = 8, .flags = inl }), EINVAL);
 	ck_assert_int_eq(post(&a, &b, 1, (struct wr){ IBV_WR_ATOMIC_FETCH_AND_ADD, .len = 4 }), EINVAL);
 	ck_assert_int_eq(post(&a, &b, 1, (struct wr){ IBV_WR_TSO, .len = 4 }), EINVAL);
 	want_none(&a, 10);

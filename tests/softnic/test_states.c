@@ -174,7 +174,8 @@ START_TEST(posting)
 	end_open(&e, 0, NULL);
 	for (int s = IBV_QPS_RESET; s <= IBV_QPS_RTS; s++) {
 		bring_to(&e, (enum ibv_qp_state)s);
-		ck_assert_int_eq(post(&e, &e, 1, (struct wr){ IBV_WR_RDMA_WRITE, .len = 8 }), s < IBV_QPS_RTS ? EINVAL : 0);
+		ck_assert_int_eq(post(&e, &e, 1, (struct wr){ IBV_WR_RDMA_WRITE, .len = 8 }),
+				 s < IBV_QPS_RTS ? EINVAL : 0);
 		ck_assert_int_eq(post_rx(&e, 2, 0, 8), s == IBV_QPS_RESET ? EINVAL : 0);
 	}
 	/* paused: it is done when the QP goes on */

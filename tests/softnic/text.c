@@ -61,14 +61,16 @@ const char *ibv_event_type_str(enum ibv_event_type v)
 {
 	static const char *const names[] = {
 		[IBV_EVENT_CQ_ERR] = "CQ error", [IBV_EVENT_QP_FATAL] = "QP fatal error",
-		[IBV_EVENT_QP_REQ_ERR] = "invalid request to a QP", [IBV_EVENT_QP_ACCESS_ERR] = "access violation at a QP",
+		[IBV_EVENT_QP_REQ_ERR] = "invalid request to a QP",
+		[IBV_EVENT_QP_ACCESS_ERR] = "access violation at a QP",
 		[IBV_EVENT_COMM_EST] = "communication established", [IBV_EVENT_SQ_DRAINED] = "send queue drained",
 		[IBV_EVENT_PATH_MIG] = "path migrated", [IBV_EVENT_PATH_MIG_ERR] = "path migration failed",
 		[IBV_EVENT_DEVICE_FATAL] = "device fatal error", [IBV_EVENT_PORT_ACTIVE] = "port active",
 		[IBV_EVENT_PORT_ERR] = "port error", [IBV_EVENT_LID_CHANGE] = "LID changed",
 		[IBV_EVENT_PKEY_CHANGE] = "P_Key table changed", [IBV_EVENT_SM_CHANGE] = "subnet manager changed",
 		[IBV_EVENT_SRQ_ERR] = "SRQ error", [IBV_EVENT_SRQ_LIMIT_REACHED] = "SRQ limit reached",
-		[IBV_EVENT_QP_LAST_WQE_REACHED] = "last WQE reached", [IBV_EVENT_CLIENT_REREGISTER] = "client reregistration",
+		[IBV_EVENT_QP_LAST_WQE_REACHED] = "last WQE reached",
+		[IBV_EVENT_CLIENT_REREGISTER] = "client reregistration",
 		[IBV_EVENT_GID_CHANGE] = "GID table changed", [IBV_EVENT_WQ_FATAL] = "WQ fatal error",
 	};
 
@@ -137,7 +139,8 @@ __attribute__((visibility("default"))) const char *ibv_get_sysfs_path(void)
 	return path;
 }
 
-__attribute__((visibility("default"))) int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
+__attribute__((visibility("default"))) int ibv_read_sysfs_file(const char *dir, const char *file, char *buf,
+								size_t size)
 {
 	char path[PATH_MAX];
 	ssize_t n;
