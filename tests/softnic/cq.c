@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* Completion queues, their channels, and asynchronous events. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "engine.h"
+
+struct sn_async {
+	STAILQ_ENTRY(sn_async) next;
+	struct ibv_async_event ev;
+};
+
+/* events that were acknowledged, of any object */
+static pthread_cond_t acknowledged = PTHREAD_COND_INITIALIZER;
+
+/* ---- channels: the eventfd counts the events, the list says of which CQs they are ---- */
+
+struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
+{
+	struct sn_channel *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return NULL;
+	c->ch.context = context;
+	TAILQ_INIT(&c->raised);
+	c->ch.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	if (c->ch.fd >= 0)
+		return &c->ch;
+	free(c);
+	return NULL;
+}
+
+int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
+{
+	int users;
+
+	sn_lock();
+	users = ch->refcnt;
+	sn_unlock();
+	if (users)
+		return EBUSY;
+	close(ch->fd);
+	free(ch);
+	return 0;
+}
+
+static void count_event(int fd)
+{
+	uint64_t one = 1;
+
+	/* fails only when 2^64 - 2 events wait */
+	if (write(fd, &one, sizeof(one)) != sizeof(one))
+		sn_say("event lost: %m");
+}
+
+static void raise_event(struct sn_cq *cq)
+{
+	cq->armed = SN_UNARMED;
+	if (!cq->channel)
+		return;
+	if (!cq->raised++)
+		TAILQ_INSERT_TAIL(&cq->channel->raised, cq, in_channel);
+	count_event(cq->channel->ch.fd);
+}
+
+int ibv_get_cq_event(struct ibv_comp_channel *ibch, struct ibv_cq **cq, void **cq_context)
+{
+	struct sn_channel *ch = (struct sn_channel *)ibch;
+	struct sn_cq *c = NULL;
+	uint64_t n;
+
+	sn_engine_take_over();
+	while (!c) {
+		if (read(ibch->fd, &n, sizeof(n)) != sizeof(n))
+			return -1;
+		sn_lock();
+		/* none: its CQ was destroyed meanwhile */
+		c = TAILQ_FIRST(&ch->raised);
+		if (c) {
+			TAILQ_REMOVE(&ch->raised, c, in_channel);
+			if (--c->raised)
+				TAILQ_INSERT_TAIL(&ch->raised, c, in_channel);
+			c->taken++;
+			*cq = &c->cq;
+			*cq_context = c->cq.cq_context;
+		}
+		sn_unlock();
+	}
+	return 0;
+}
+
+void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
+{
+	sn_lock();
+	cq->comp_events_completed += n;
+	pthread_cond_broadcast(&acknowledged);
+	sn_unlock();
+}
+
+/* ---- completion queues ---- */
+
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+			     int comp_vector)
+{
+	struct sn_cq *c;
+
+	if (cqe < 1 || cqe > SN_MAX_CQE || comp_vector < 0 || comp_vector >= context->num_comp_vectors) {
+		errno = EINVAL;
+		return NULL;
+	}
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return NULL;
+	c->size = (uint32_t)cqe;
+	c->ring = calloc(c->size, sizeof(*c->ring));
+	if (!c->ring) {
+		free(c);
+		return NULL;
+	}
+	c->cq.context = context;
+	c->cq.channel = channel;
+	c->channel = (struct sn_channel *)channel;
+	c->cq.cq_context = cq_context;
+	c->cq.cqe = cqe;
+	pthread_mutex_init(&c->cq.mutex, NULL);
+	pthread_cond_init(&c->cq.cond, NULL);
+	sn_lock();
+	if (channel)
+		channel->refcnt++;
+	sn_unlock();
+	return &c->cq;
+}
+
+int ibv_destroy_cq(struct ibv_cq *ibcq)
+{
+	struct sn_cq *c = sn_cq(ibcq);
+
+	sn_lock();
+	if (c->users) {
+		sn_unlock();
+		return EBUSY;
+	}
+	if (c->channel) {
+		if (c->raised)
+			TAILQ_REMOVE(&c->channel->raised, c, in_channel);
+		c->raised = 0;
+		c->channel->ch.refcnt--;
+	}
+	while (c->taken != ibcq->comp_events_completed)
+		sn_wait_unlocked(&acknowledged);
+	sn_async_settle(sn_ctx(ibcq->context), ibcq, &c->async_taken, &ibcq->async_events_completed);
+	sn_unlock();
+	pthread_mutex_destroy(&ibcq->mutex);
+	pthread_cond_destroy(&ibcq->cond);
+	free(c->ring);
+	free(c);
+	return 0;
+}
+
+int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
+{
+	struct sn_cq *c = sn_cq(ibcq);
+	struct sn_cqe *ring;
+	int ret = EINVAL;
+
+	if (cqe < 1 || cqe > SN_MAX_CQE)
+		return EINVAL;
+	ring = calloc((size_t)cqe, sizeof(*ring));
+	if (!ring)
+		return ENOMEM;
+	sn_lock();
+	if (c->count <= (uint32_t)cqe) {
+		for (uint32_t i = 0; i < c->count; i++)
+			ring[i] = c->ring[(c->head + i) % c->size];
+		free(c->ring);
+		c->ring = ring;
+		c->head = 0;
+		c->size = (uint32_t)cqe;
+		ibcq->cqe = cqe;
+		ring = NULL;
+		ret = 0;
+	}
+	sn_unlock();
+	free(ring);
+	return ret;
+}
+
+void sn_cq_push(struct sn_cq *c, const struct sn_cqe *cqe)
+{
+	if (c->count == c->size || c->overrun) {
+		if (c->overrun)
+			return;
+		c->overrun = true;
+		sn_say("a completion queue of %u overruns: it gives nothing more", c->size);
+		sn_async_raise(sn_ctx(c->cq.context), IBV_EVENT_CQ_ERR, &c->cq);
+		return;
+	}
+	c->ring[(c->head + c->count) % c->size] = *cqe;
+	c->count++;
+	if (c->armed == SN_ARMED || (c->armed == SN_ARMED_SOLICITED && (cqe->solicited || cqe->wc.status)))
+		raise_event(c);
+}
+
+void sn_cq_forget(struct sn_cq *c, struct sn_qp *q)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < c->count; i++) {
+		const struct sn_cqe *e = &c->ring[(c->head + i) % c->size];
+
+		if (e->qp != q)
+			c->ring[(c->head + kept++) % c->size] = *e;
+	}
+	c->count = kept;
+}
+
+int sn_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
+{
+	struct sn_cq *c = sn_cq(ibcq);
+	int got = 0;
+
+	if (!c->count)
+		sn_engine_poll();
+	if (!c->count)
+		return 0;
+	sn_lock();
+	if (c->overrun) {
+		sn_unlock();
+		return -1;
+	}
+	for (; got < n && c->count; got++) {
+		struct sn_cqe *e = &c->ring[c->head];
+
+		wc[got] = e->wc;
+		/* only now is there room again for what was posted up to here */
+		if (e->recv)
+			e->qp->rq.free = e->slot;
+		else
+			e->qp->sq.free = e->slot;
+		c->head = (c->head + 1) % c->size;
+		c->count--;
+	}
+	sn_unlock();
+	sn_polled(0);
+	return got;
+}
+
+/* Only what comes from now on raises an event; what is there already does not. */
+int sn_req_notify_cq(struct ibv_cq *ibcq, int solicited)
+{
+	struct sn_cq *c = sn_cq(ibcq);
+
+	sn_lock();
+	if (!solicited || c->armed == SN_ARMED)
+		c->armed = SN_ARMED;
+	else
+		c->armed = SN_ARMED_SOLICITED;
+	sn_unlock();
+	sn_engine_take_over();
+	return 0;
+}
+
+/* ---- asynchronous events ---- */
+
+void sn_async_raise(struct sn_ctx *c, enum ibv_event_type type, void *element)
+{
+	struct sn_async *a = calloc(1, sizeof(*a));
+
+	if (!a) {
+		sn_say("out of memory, an event is lost");
+		return;
+	}
+	a->ev.event_type = type;
+	a->ev.element.qp = element;
+	STAILQ_INSERT_TAIL(&c->asyncs, a, next);
+	count_event(c->v.context.async_fd);
+}
+
+static uint32_t *taken_of(const struct ibv_async_event *ev, uint32_t **completed)
+{
+	switch (ev->event_type) {
+	case IBV_EVENT_CQ_ERR:
+		*completed = &ev->element.cq->async_events_completed;
+		return &sn_cq(ev->element.cq)->async_taken;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		*completed = &ev->element.qp->events_completed;
+		return &sn_qp(ev->element.qp)->async_taken;
+	default:
+		return NULL;
+	}
+}
+
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *ev)
+{
+	struct sn_ctx *c = sn_ctx(context);
+	struct sn_async *a = NULL;
+	uint32_t *taken, *completed;
+	uint64_t n;
+
+	while (!a) {
+		if (read(context->async_fd, &n, sizeof(n)) != sizeof(n))
+			return -1;
+		sn_lock();
+		/* none: its object was destroyed meanwhile */
+		a = STAILQ_FIRST(&c->asyncs);
+		if (a) {
+			STAILQ_REMOVE_HEAD(&c->asyncs, next);
+			*ev = a->ev;
+			taken = taken_of(ev, &completed);
+			if (taken)
+				++*taken;
+		}
+		sn_unlock();
+	}
+	free(a);
+	return 0;
+}
+
+void ibv_ack_async_event(struct ibv_async_event *ev)
+{
+	uint32_t *completed;
+
+	sn_lock();
+	if (taken_of(ev, &completed))
+		++*completed;
+	pthread_cond_broadcast(&acknowledged);
+	sn_unlock();
+}
+
+void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, const uint32_t *completed)
+{
+	struct sn_async *a, *next;
+
+	for (a = STAILQ_FIRST(&c->asyncs); a; a = next) {
+		next = STAILQ_NEXT(a, next);
+		if (a->ev.element.qp != element)
+			continue;
+		STAILQ_REMOVE(&c->asyncs, a, sn_async, next);
+		free(a);
+	}
+	while (*taken != *completed)
+		sn_wait_unlocked(&acknowledged);
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* Devices, contexts, and what can be asked of them. */
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "engine.h"
+
+#define PORT_SPEED_EDR 32
+#define WIDTH_4X 2
+
+/* What ibv_query_port() was before it grew; the program's struct may end with these. */
+#define SMALL_PORT_ATTR offsetof(struct ibv_port_attr, port_cap_flags2)
+
+/* libibverbs' devices live until the process ends if they are opened; ours always do. */
+static struct ibv_device devices[SN_DEVS];
+static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void fill_device(struct ibv_device *d, uint32_t i)
+{
+	if (d->node_type == IBV_NODE_CA)
+		return;
+	snprintf(d->name, sizeof(d->name), "mlx5_%u", i);
+	snprintf(d->dev_name, sizeof(d->dev_name), "uverbs%u", i);
+	snprintf(d->dev_path, sizeof(d->dev_path), "%s/sys/class/infiniband_verbs/uverbs%u", sn_host_dir(), i);
+	snprintf(d->ibdev_path, sizeof(d->ibdev_path), "%s/sys/class/infiniband/mlx5_%u", sn_host_dir(), i);
+	d->transport_type = IBV_TRANSPORT_IB;
+	d->node_type = IBV_NODE_CA;
+}
+
+struct ibv_device **ibv_get_device_list(int *num)
+{
+	struct sn_host *h = sn_host();
+	struct ibv_device **list;
+
+	if (num)
+		*num = 0;
+	/* as where there are no RDMA devices: an empty list is no error */
+	list = calloc((h ? h->ndevs : 0) + 1, sizeof(*list));
+	if (!list || !h)
+		return list;
+	pthread_mutex_lock(&devices_lock);
+	for (uint32_t i = 0; i < h->ndevs; i++) {
+		fill_device(&devices[i], i);
+		list[i] = &devices[i];
+	}
+	pthread_mutex_unlock(&devices_lock);
+	if (num)
+		*num = (int)h->ndevs;
+	return list;
+}
+
+void ibv_free_device_list(struct ibv_device **list)
+{
+	free(list);
+}
+
+const char *ibv_get_device_name(struct ibv_device *d)
+{
+	return d->name;
+}
+
+__be64 ibv_get_device_guid(struct ibv_device *d)
+{
+	return htobe64(sn_shared->devs[d - devices].node_guid);
+}
+
+int ibv_get_device_index(struct ibv_device *d)
+{
+	return (int)(d - devices);
+}
+
+static void set_slots(struct verbs_context *v)
+{
+	struct ibv_context *c = &v->context;
+
+	v->sz = sizeof(*v);
+	v->query_port = sn_query_port;
+	v->query_device_ex = sn_query_device_ex;
+	v->create_qp_ex = sn_create_qp_ex;
+	c->abi_compat = __VERBS_ABI_IS_EXTENDED;
+	c->ops.poll_cq = sn_poll_cq;
+	c->ops.req_notify_cq = sn_req_notify_cq;
+	c->ops.post_send = sn_post_send;
+	c->ops.post_recv = sn_post_recv;
+}
+
+struct ibv_context *ibv_open_device(struct ibv_device *d)
+{
+	struct sn_ctx *c = calloc(1, sizeof(*c));
+	int ret;
+
+	if (!c)
+		return NULL;
+	ret = sn_engine_open();
+	if (ret) {
+		free(c);
+		errno = -ret;
+		return NULL;
+	}
+	set_slots(&c->v);
+	c->dev = (uint32_t)(d - devices);
+	c->epoch = sn_engine_epoch();
+	STAILQ_INIT(&c->asyncs);
+	c->v.context.device = d;
+	c->v.context.num_comp_vectors = 1;
+	pthread_mutex_init(&c->v.context.mutex, NULL);
+	/* programs print it, none uses it */
+	c->v.context.cmd_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	c->v.context.async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	if (c->v.context.cmd_fd >= 0 && c->v.context.async_fd >= 0)
+		return &c->v.context;
+	ret = errno;
+	ibv_close_device(&c->v.context);
+	errno = ret;
+	return NULL;
+}
+
+int ibv_close_device(struct ibv_context *context)
+{
+	struct sn_ctx *c = sn_ctx(context);
+
+	sn_engine_close(context);
+	if (context->cmd_fd >= 0)
+		close(context->cmd_fd);
+	if (context->async_fd >= 0)
+		close(context->async_fd);
+	pthread_mutex_destroy(&context->mutex);
+	free(c);
+	return 0;
+}
+
+int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *a)
+{
+	const struct sn_dev *d = &sn_shared->devs[sn_ctx(context)->dev];
+
+	memset(a, 0, sizeof(*a));
+	strcpy(a->fw_ver, "0.1.0");
+	a->node_guid = htobe64(d->node_guid);
+	a->sys_image_guid = htobe64(d->sys_image_guid);
+	a->max_mr_size = UINT64_MAX;
+	a->page_size_cap = UINT64_MAX & ~4095ull;
+	/* programs take ways of their own with a ConnectX, so it is one only if that is wanted */
+	a->vendor_id = sn_shared->part_id ? 0x2c9 : 0xffff00;
+	a->vendor_part_id = sn_shared->part_id;
+	a->max_qp = SN_QPNS;
+	a->max_qp_wr = SN_MAX_WR;
+	a->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_PORT_ACTIVE_EVENT |
+			      IBV_DEVICE_CURR_QP_STATE_MOD;
+	a->max_sge = a->max_sge_rd = SN_MAX_SGE;
+	a->max_cq = 65536;
+	a->max_cqe = SN_MAX_CQE;
+	a->max_mr = 1 << 23;
+	a->max_pd = 65536;
+	a->max_qp_rd_atom = a->max_qp_init_rd_atom = SN_MAX_RD_ATOMIC;
+	a->max_res_rd_atom = SN_MAX_RD_ATOMIC * SN_QPNS;
+	a->atomic_cap = IBV_ATOMIC_HCA;
+	a->max_pkeys = 1;
+	a->local_ca_ack_delay = 16;
+	a->phys_port_cnt = 1;
+	return 0;
+}
+
+int sn_query_device_ex(struct ibv_context *c, const struct ibv_query_device_ex_input *in,
+		       struct ibv_device_attr_ex *attr, size_t size)
+{
+	if (in && in->comp_mask)
+		return EINVAL;
+	if (size < sizeof(attr->orig_attr))
+		return EINVAL;
+	memset(attr, 0, size);
+	ibv_query_device(c, &attr->orig_attr);
+	if (size >= offsetof(struct ibv_device_attr_ex, phys_port_cnt_ex) + sizeof(attr->phys_port_cnt_ex))
+		attr->phys_port_cnt_ex = 1;
+	return 0;
+}
+
+int sn_query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr *attr, size_t size)
+{
+	struct ibv_port_attr a = {
+		.state = IBV_PORT_ACTIVE,
+		.max_mtu = IBV_MTU_4096,
+		.active_mtu = IBV_MTU_4096,
+		.gid_tbl_len = SN_GIDS,
+		.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
+		.max_msg_sz = SN_MAX_MSG,
+		.pkey_tbl_len = 1,
+		.max_vl_num = 1,
+		.active_width = WIDTH_4X,
+		.active_speed = PORT_SPEED_EDR,
+		.phys_state = 5,
+		.link_layer = IBV_LINK_LAYER_ETHERNET,
+	};
+
+	(void)c;
+	if (port != 1)
+		return EINVAL;
+	memset(attr, 0, size);
+	memcpy(attr, &a, size < sizeof(a) ? size : sizeof(a));
+	return 0;
+}
+
+/* What dlsym finds: programs that look it up pass the small struct. */
+#undef ibv_query_port
+int ibv_query_port(struct ibv_context *c, uint8_t port, struct _compat_ibv_port_attr *attr)
+{
+	return sn_query_port(c, port, (struct ibv_port_attr *)attr, SMALL_PORT_ATTR);
+}
+
+static const struct sn_gid *gid_at(struct ibv_context *c, uint32_t port, uint32_t index)
+{
+	return port == 1 && index < SN_GIDS ? &sn_shared->devs[sn_ctx(c)->dev].port.gids[index] : NULL;
+}
+
+int ibv_query_gid(struct ibv_context *c, uint8_t port, int index, union ibv_gid *gid)
+{
+	const struct sn_gid *g = index < 0 ? NULL : gid_at(c, port, (uint32_t)index);
+
+	if (!g) {
+		errno = EINVAL;
+		return -1;
+	}
+	/* an empty place is all zero */
+	memcpy(gid->raw, g->raw, sizeof(gid->raw));
+	return 0;
+}
+
+int _ibv_query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t index, struct ibv_gid_entry *entry,
+		      uint32_t flags, size_t size)
+{
+	const struct sn_gid *g = gid_at(c, port, index);
+
+	if (flags)
+		return EOPNOTSUPP;
+	if (!g || size < sizeof(*entry))
+		return EINVAL;
+	if (!g->valid)
+		return ENODATA;
+	memset(entry, 0, size);
+	memcpy(entry->gid.raw, g->raw, sizeof(entry->gid.raw));
+	entry->gid_index = index;
+	entry->port_num = port;
+	entry->gid_type = IBV_GID_TYPE_ROCE_V2;
+	entry->ndev_ifindex = if_nametoindex("lo");
+	return 0;
+}
+
+ssize_t _ibv_query_gid_table(struct ibv_context *c, struct ibv_gid_entry *entries, size_t max, uint32_t flags,
+			     size_t size)
+{
+	size_t n = 0;
+
+	if (flags || size < sizeof(*entries))
+		return flags ? -EOPNOTSUPP : -EINVAL;
+	for (uint32_t i = 0; i < SN_GIDS; i++) {
+		if (!gid_at(c, 1, i)->valid)
+			continue;
+		if (n == max)
+			return -EINVAL;
+		_ibv_query_gid_ex(c, 1, i, (void *)((char *)entries + n++ * size), 0, size);
+	}
+	return (ssize_t)n;
+}
+
+/* Private to libibverbs' own tools: 0 is IB and RoCE v1, 1 is RoCE v2. */
+int ibv_query_gid_type(struct ibv_context *c, uint8_t port, unsigned int index, unsigned int *type);
+
+__attribute__((visibility("default"))) int ibv_query_gid_type(struct ibv_context *c, uint8_t port, unsigned int index,
+							      unsigned int *type)
+{
+	if (!gid_at(c, port, index)) {
+		errno = EINVAL;
+		return -1;
+	}
+	*type = 1;
+	return 0;
+}
+
+int ibv_query_pkey(struct ibv_context *c, uint8_t port, int index, __be16 *pkey)
+{
+	(void)c;
+	if (port != 1 || index) {
+		errno = EINVAL;
+		return -1;
+	}
+	*pkey = htobe16(SN_PKEY);
+	return 0;
+}
+
+int ibv_get_pkey_index(struct ibv_context *c, uint8_t port, __be16 pkey)
+{
+	(void)c;
+	if (port == 1 && pkey == htobe16(SN_PKEY))
+		return 0;
+	errno = ENOENT;
+	return -1;
+}

@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+#include <errno.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine.h"
+#include "packet.h"
+#include "wake.h"
+
+/* What one turn does at most, so that nobody waits long for the lock. */
+#define TURN_IN 64u
+#define TURN_OUT 32u
+/* The engine's thread leaves the work to a program that polls in vain, and looks itself this often. */
+#define POLLED_LOOK_NS 100000u
+#define TIDY_NS 1000000000u
+
+/* A packet that is not due yet. */
+struct held {
+	uint64_t due, seq;
+	struct sn_from *from;
+	struct sn_pkt pkt;
+};
+
+TAILQ_HEAD(ready_list, sn_qp);
+LIST_HEAD(qp_list, sn_qp);
+
+static struct {
+	pthread_mutex_t lock;
+	_Atomic bool running, stop;
+	bool joined;			/* has its place in the host */
+	pthread_t thread;
+	uint32_t contexts;		/* the thread runs while there are any */
+	uint32_t epoch, proc;
+	struct sn_qp **by_qpn[SN_DEVS];
+	struct ready_list ready;
+	struct qp_list all;
+	struct held **heap;
+	size_t nheap, heap_size;
+	uint64_t seq;
+	uint64_t timers;		/* no QP's timer runs out before */
+	uint64_t tidy;
+	_Atomic uint64_t next;		/* nothing to do until then, unless the bell is rung */
+	_Atomic uint32_t seen;		/* the bell as it was when the last turn began */
+} e = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+void sn_lock(void)
+{
+	pthread_mutex_lock(&e.lock);
+}
+
+void sn_unlock(void)
+{
+	pthread_mutex_unlock(&e.lock);
+}
+
+void sn_wait_unlocked(pthread_cond_t *c)
+{
+	pthread_cond_wait(c, &e.lock);
+}
+
+uint32_t sn_engine_epoch(void)
+{
+	return e.epoch;
+}
+
+static _Atomic uint32_t *bell(void)
+{
+	return &sn_shared->procs[e.proc].bell;
+}
+
+/* ---- packets that are not due: a binary heap, the first to be due on top; equal ones in the order they came ---- */
+
+static bool before(const struct held *a, const struct held *b)
+{
+	return a->due != b->due ? a->due < b->due : a->seq < b->seq;
+}
+
+static void heap_push(struct held *h)
+{
+	size_t i = e.nheap;
+
+	if (e.nheap == e.heap_size) {
+		size_t size = e.heap_size ? 2 * e.heap_size : 256;
+		struct held **grown = realloc(e.heap, size * sizeof(*grown));
+
+		if (!grown) {
+			sn_say("out of memory, a packet is lost");
+			sn_link_free(h->from, &h->pkt, true);
+			free(h);
+			return;
+		}
+		e.heap = grown;
+		e.heap_size = size;
+	}
+	e.nheap++;
+	for (; i && before(h, e.heap[(i - 1) / 2]); i = (i - 1) / 2)
+		e.heap[i] = e.heap[(i - 1) / 2];
+	e.heap[i] = h;
+}
+
+static struct held *heap_pop(void)
+{
+	struct held *top = e.heap[0], *last = e.heap[--e.nheap];
+	size_t i = 0, kid;
+
+	while ((kid = 2 * i + 1) < e.nheap) {
+		if (kid + 1 < e.nheap && before(e.heap[kid + 1], e.heap[kid]))
+			kid++;
+		if (!before(e.heap[kid], last))
+			break;
+		e.heap[i] = e.heap[kid];
+		i = kid;
+	}
+	if (e.nheap)
+		e.heap[i] = last;
+	return top;
+}
+
+/* ---- QPs ---- */
+
+void sn_qp_attach(struct sn_qp *q)
+{
+	e.by_qpn[q->dev][sn_ibqp(q)->qp_num - SN_QPN_FIRST] = q;
+	LIST_INSERT_HEAD(&e.all, q, in_all);
+}
+
+void sn_qp_detach(struct sn_qp *q)
+{
+	e.by_qpn[q->dev][sn_ibqp(q)->qp_num - SN_QPN_FIRST] = NULL;
+	LIST_REMOVE(q, in_all);
+	if (q->ready)
+		TAILQ_REMOVE(&e.ready, q, in_ready);
+	q->ready = false;
+}
+
+void sn_qp_ready(struct sn_qp *q)
+{
+	if (q->ready)
+		return;
+	q->ready = true;
+	TAILQ_INSERT_TAIL(&e.ready, q, in_ready);
+}
+
+void sn_qp_fail(struct sn_qp *q)
+{
+	if (q->state == IBV_QPS_ERR)
+		return;
+	q->state = IBV_QPS_ERR;
+	sn_requester_flush(q);
+	sn_responder_flush(q);
+}
+
+struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t len, uint8_t **payload, bool *gone)
+{
+	uint32_t proc, gen;
+	struct sn_pkt *p;
+
+	*gone = q->peer_dev < 0 || !sn_host_qpn_owner((uint32_t)q->peer_dev, q->attr.dest_qp_num, &proc, &gen);
+	if (*gone)
+		return NULL;
+	p = sn_link_begin(proc, gen, len, payload, gone);
+	if (!p)
+		return NULL;
+	p->op = (uint8_t)op;
+	p->flags = p->nak = p->rnr_timer = 0;
+	p->src_dev = (uint8_t)q->dev;
+	p->dst_dev = (uint8_t)q->peer_dev;
+	p->mtu = (uint16_t)q->mtu;
+	p->src_qpn = sn_ibqp(q)->qp_num;
+	p->dst_qpn = q->attr.dest_qp_num;
+	p->npsn = 1;
+	p->off = p->total = 0;
+	p->len = len;
+	return p;
+}
+
+/* ---- one turn ---- */
+
+static void handle(const struct sn_pkt *p, const uint8_t *payload, uint64_t now)
+{
+	struct sn_qp *q;
+
+	if (p->dst_dev >= SN_DEVS || !e.by_qpn[p->dst_dev] || p->dst_qpn < SN_QPN_FIRST ||
+	    p->dst_qpn >= SN_QPN_FIRST + SN_QPNS)
+		return;
+	q = e.by_qpn[p->dst_dev][p->dst_qpn - SN_QPN_FIRST];
+	/* a QP takes only what its own peer sends */
+	if (!q || (q->state != IBV_QPS_RTR && q->state != IBV_QPS_RTS && q->state != IBV_QPS_SQD) ||
+	    q->attr.dest_qp_num != p->src_qpn || q->peer_dev != p->src_dev)
+		return;
+	if (p->op >= SN_READ_RSP)
+		sn_requester_in(q, p, payload, now);
+	else
+		sn_responder_in(q, p, payload, now);
+}
+
+static uint64_t turn_now;
+
+static void came_in(struct sn_from *from, const struct sn_pkt *p)
+{
+	struct held *h;
+
+	if (p->due <= turn_now && !e.nheap) {
+		handle(p, sn_link_payload(from, p), turn_now);
+		sn_link_free(from, p, false);
+		return;
+	}
+	h = malloc(sizeof(*h));
+	if (!h) {
+		sn_say("out of memory, a packet is lost");
+		sn_link_free(from, p, false);
+		return;
+	}
+	h->due = p->due;
+	h->seq = e.seq++;
+	h->from = from;
+	h->pkt = *p;
+	sn_link_hold(from);
+	heap_push(h);
+}
+
+static uint32_t take_due(uint64_t now)
+{
+	uint32_t n = 0;
+
+	for (; n < TURN_IN && e.nheap && e.heap[0]->due <= now; n++) {
+		struct held *h = heap_pop();
+
+		handle(&h->pkt, sn_link_payload(h->from, &h->pkt), now);
+		sn_link_free(h->from, &h->pkt, true);
+		free(h);
+	}
+	return n;
+}
+
+/* Requests and responses of a QP take turns, too: each may fill the port. */
+static enum sn_step step(struct sn_qp *q, uint64_t now, uint64_t *next)
+{
+	enum sn_step ret = SN_IDLE;
+
+	for (int i = 0; i < 2; i++) {
+		uint64_t when = UINT64_MAX;
+		enum sn_step st;
+
+		q->requests_turn = !q->requests_turn;
+		st = q->requests_turn ? sn_requester_step(q, now, &when) : sn_responder_step(q, now, &when);
+		if (st == SN_SENT)
+			return st;
+		if (st == SN_LATER) {
+			ret = st;
+			if (when < *next)
+				*next = when;
+		}
+	}
+	return ret;
+}
+
+/* QPs take turns by one packet. */
+static uint32_t send_out(uint64_t now, uint64_t *next)
+{
+	struct sn_qp *q, *first_idle = NULL;
+	uint32_t n = 0;
+
+	while (n < TURN_OUT && (q = TAILQ_FIRST(&e.ready)) && q != first_idle) {
+		TAILQ_REMOVE(&e.ready, q, in_ready);
+		q->ready = false;
+		switch (step(q, now, next)) {
+		case SN_SENT:
+			n++;
+			first_idle = NULL;
+			sn_qp_ready(q);
+			break;
+		case SN_LATER:
+			sn_qp_ready(q);
+			if (!first_idle)
+				first_idle = q;
+			break;
+		case SN_IDLE:
+			break;
+		}
+	}
+	return n;
+}
+
+static void run_timers(uint64_t now)
+{
+	struct sn_qp *q;
+	uint64_t t;
+
+	if (now < e.timers)
+		return;
+	e.timers = UINT64_MAX;
+	LIST_FOREACH(q, &e.all, in_all) {
+		t = sn_requester_timer(q, now);
+		if (t < e.timers)
+			e.timers = t;
+	}
+}
+
+void sn_timer_at(uint64_t when)
+{
+	if (when < e.timers)
+		e.timers = when;
+}
+
+/* True: there is more to do at once. */
+static bool turn(void)
+{
+	uint64_t next = UINT64_MAX;
+	uint32_t n;
+
+	/* before anything is looked at: who rings later is seen next time */
+	atomic_store(&e.seen, atomic_load(bell()));
+	turn_now = sn_now();
+	n = take_due(turn_now);
+	if (n < TURN_IN)
+		n += sn_link_receive(came_in, TURN_IN - n);
+	run_timers(turn_now);
+	n += send_out(turn_now, &next);
+	sn_link_flush();
+	if (e.nheap && e.heap[0]->due < next)
+		next = e.heap[0]->due;
+	if (e.timers < next)
+		next = e.timers;
+	if (n)
+		next = 0;
+	atomic_store(&e.next, next);
+	return n;
+}
+
+/* The clock is asked only if there is something to wait for. */
+static bool has_work(void)
+{
+	uint64_t next = atomic_load_explicit(&e.next, memory_order_relaxed);
+	uint32_t seen = atomic_load_explicit(&e.seen, memory_order_relaxed);
+
+	return atomic_load_explicit(bell(), memory_order_acquire) != seen ||
+	       (next != UINT64_MAX && next <= sn_now());
+}
+
+void sn_engine_poll(void)
+{
+	/* not in a forked child, which has no engine yet */
+	if (!atomic_load_explicit(&e.running, memory_order_acquire))
+		return;
+	sn_polled(sn_now());
+	if (!has_work() || pthread_mutex_trylock(&e.lock))
+		return;
+	turn();
+	pthread_mutex_unlock(&e.lock);
+}
+
+void sn_polled(uint64_t when)
+{
+	if (atomic_load_explicit(&e.running, memory_order_acquire))
+		atomic_store_explicit(&sn_shared->procs[e.proc].polled, when, memory_order_relaxed);
+}
+
+void sn_engine_push(void)
+{
+	if (turn())
+		sn_wake(e.proc);
+}
+
+void sn_engine_take_over(void)
+{
+	if (!atomic_load_explicit(&e.running, memory_order_acquire))
+		return;
+	sn_polled(0);
+	atomic_fetch_add(bell(), 1);
+	syscall(SYS_futex, bell(), FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void sleep_on_bell(uint32_t was, uint64_t ns)
+{
+	struct timespec t = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
+
+	syscall(SYS_futex, bell(), FUTEX_WAIT, was, &t, NULL, 0);
+}
+
+static void *engine_thread(void *arg)
+{
+	struct sn_proc *self = &sn_shared->procs[e.proc];
+
+	(void)arg;
+	prctl(PR_SET_NAME, "softnic");
+	prctl(PR_SET_TIMERSLACK, 1ul); /* packets are due to the microsecond */
+	while (!atomic_load(&e.stop)) {
+		uint32_t was = atomic_load(&self->bell);
+		uint64_t now = sn_now(), next;
+
+		sn_lock();
+		if (turn()) {
+			sn_unlock();
+			continue;
+		}
+		if (now >= e.tidy) {
+			sn_link_tidy();
+			e.tidy = now + TIDY_NS;
+		}
+		sn_unlock();
+		next = atomic_load(&e.next);
+		now = sn_now();
+		if (sn_is_polled(self, now))
+			next = now + POLLED_LOOK_NS;
+		if (next <= now)
+			continue;
+		atomic_store(&self->sleeping, 1);
+		/* with the bell rung since, or about to see that we sleep: the futex compares it */
+		sleep_on_bell(was, next - now < TIDY_NS ? next - now : TIDY_NS);
+		atomic_store(&self->sleeping, 0);
+	}
+	return NULL;
+}
+
+/* ---- start, fork ---- */
+
+static void before_fork(void)
+{
+	sn_lock();
+}
+
+static void after_fork_parent(void)
+{
+	sn_unlock();
+}
+
+/* The child has none of this: its contexts are of an old epoch, and the parent's rings are not its own. */
+static void after_fork_child(void)
+{
+	uint32_t epoch = e.epoch;
+
+	memset(&e, 0, sizeof(e));
+	pthread_mutex_init(&e.lock, NULL);
+	e.epoch = epoch + 1;
+	sn_host_after_fork();
+	sn_link_after_fork();
+	sn_keys_after_fork();
+}
+
+static int join_host(void)
+{
+	static bool registered;
+	int ret;
+
+	if (e.joined)
+		return 0;
+	if (!sn_host())
+		return -errno;
+	ret = sn_host_join();
+	if (ret < 0)
+		return ret;
+	e.proc = (uint32_t)ret;
+	TAILQ_INIT(&e.ready);
+	LIST_INIT(&e.all);
+	e.timers = UINT64_MAX;
+	for (uint32_t i = 0; i < sn_shared->ndevs; i++) {
+		if (!e.by_qpn[i])
+			e.by_qpn[i] = calloc(SN_QPNS, sizeof(*e.by_qpn[i]));
+		if (!e.by_qpn[i])
+			return -ENOMEM;
+	}
+	if (!registered)
+		pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+	registered = true;
+	e.joined = true;
+	return 0;
+}
+
+static int start_thread(void)
+{
+	sigset_t all, old;
+	int ret;
+
+	/* the program's handlers run in its own threads */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	atomic_store(&e.stop, false);
+	ret = -pthread_create(&e.thread, NULL, engine_thread, NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	atomic_store(&e.running, !ret);
+	return ret;
+}
+
+int sn_engine_open(void)
+{
+	int ret;
+
+	sn_lock();
+	ret = join_host();
+	if (!ret && !e.contexts)
+		ret = start_thread();
+	if (!ret)
+		e.contexts++;
+	sn_unlock();
+	return ret;
+}
+
+void sn_engine_close(struct ibv_context *c)
+{
+	struct sn_qp *q, *next;
+	pthread_t thread;
+	bool last;
+
+	sn_lock();
+	/* as when the kernel takes back what the program left behind; the memory is the program's loss */
+	for (q = LIST_FIRST(&e.all); q; q = next) {
+		next = LIST_NEXT(q, in_all);
+		if (sn_ibqp(q)->context != c)
+			continue;
+		sn_qp_detach(q);
+		sn_host_qpn_drop(q->dev, sn_ibqp(q)->qp_num);
+	}
+	last = sn_ctx(c)->epoch == e.epoch && !--e.contexts;
+	thread = e.thread;
+	if (last) {
+		atomic_store(&e.stop, true);
+		atomic_store(&e.running, false);
+		atomic_fetch_add(bell(), 1);
+		syscall(SYS_futex, bell(), FUTEX_WAKE, 1, NULL, NULL, 0);
+	}
+	sn_unlock();
+	if (last)
+		pthread_join(thread, NULL);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/*
+ * The engine moves packets: it sends what is in the send queues at the pace of the ports, and takes in what is due.
+ * It runs in program threads that post and poll, and in one thread of its own that sleeps while there is nothing to do
+ * or while somebody polls.
+ *
+ * The front end (device.c, mr.c, cq.c, qp.c, post.c) makes objects, checks what the program gives, fills queues and
+ * hands out completions; requester.c, responder.c, link.c and engine.c do the rest.
+ */
+#ifndef SOFTNIC_ENGINE_H
+#define SOFTNIC_ENGINE_H
+
+#include "softnic.h"
+
+/* A context comes and goes; the engine's thread runs while there are any. 0 or -errno. */
+int sn_engine_open(void);
+void sn_engine_close(struct ibv_context *c);
+/* Another one after each fork: what belongs to an old one cannot be used. */
+uint32_t sn_engine_epoch(void);
+
+/* The lock of everything. Never held while the program's code runs or a call sleeps. */
+void sn_lock(void);
+void sn_unlock(void);
+void sn_wait_unlocked(pthread_cond_t *c);	/* gives up the lock while it waits */
+
+/* A poller found nothing: does a share of the engine's work if there is any. Without the lock. */
+void sn_engine_poll(void);
+void sn_polled(uint64_t when);	/* a poll in vain; 0: it found something, the program has other things to do */
+/* Something was queued: does a share of the work. With the lock. */
+void sn_engine_push(void);
+/* The program is about to sleep: the engine's own thread takes over at once. */
+void sn_engine_take_over(void);
+
+/* With the lock, from here on. */
+
+void sn_qp_attach(struct sn_qp *q);	/* it has its number now */
+void sn_qp_detach(struct sn_qp *q);
+void sn_qp_ready(struct sn_qp *q);	/* it may have something to send */
+void sn_qp_reset(struct sn_qp *q);	/* queues emptied, without completions */
+void sn_qp_connect(struct sn_qp *q);	/* RTR: attr says to whom */
+void sn_qp_rts(struct sn_qp *q);
+void sn_qp_fail(struct sn_qp *q);	/* to ERR: all that is queued is flushed */
+
+/* ---- keys and memory ---- */
+
+extern const struct sn_mem_ops sn_host_memory;
+
+int sn_key_add(uint32_t dev, struct sn_mr *mr);	/* sets lkey and rkey; -errno */
+void sn_key_drop(uint32_t dev, struct sn_mr *mr);
+void sn_keys_after_fork(void);
+
+struct sn_span {
+	const struct sn_mem_ops *ops;
+	uint64_t addr;
+};
+
+/* Local and remote access; IBV_WC_SUCCESS, or the status that the one at fault gets. Sets where the memory is. */
+enum ibv_wc_status sn_local(uint32_t dev, struct ibv_pd *pd, uint32_t lkey, uint64_t addr, uint32_t len, bool write,
+			    struct sn_span *span);
+bool sn_remote(uint32_t dev, struct ibv_pd *pd, uint32_t rkey, uint64_t addr, uint32_t len, unsigned int access,
+	       struct sn_span *span);
+/* Between a list of SGEs, from byte off on, and a buffer. */
+enum ibv_wc_status sn_scatter(struct sn_qp *q, const struct ibv_sge *sge, int nsge, uint32_t off, const void *from,
+			      uint32_t len);
+enum ibv_wc_status sn_gather(struct sn_qp *q, const struct ibv_sge *sge, int nsge, uint32_t off, void *to,
+			     uint32_t len);
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/*
+ * The simulated host: one file that every process under one scripts/softnic maps. It holds what the processes share:
+ * devices and ports with their clocks, who owns which QP number, and who is there. Everything in it stays usable when a
+ * process is killed at any moment: words that are changed in one atomic step, or under a robust mutex.
+ */
+#ifndef SOFTNIC_HOST_H
+#define SOFTNIC_HOST_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SN_PROCS 256
+#define SN_DEVS 32
+#define SN_GIDS 4
+#define SN_QPNS 8192
+#define SN_QPN_FIRST 0x40u
+#define SN_CACHELINE __attribute__((aligned(64)))
+
+struct sn_gid {
+	uint8_t raw[16];
+	uint8_t valid;
+};
+
+/* Each device has one port, number 1. */
+struct sn_port {
+	/* when the port has sent, or taken in, everything that it was given so far: ns, CLOCK_MONOTONIC */
+	SN_CACHELINE _Atomic uint64_t tx_cursor;
+	SN_CACHELINE _Atomic uint64_t rx_cursor;
+	SN_CACHELINE uint64_t rate;	/* bytes a second in each direction; 0: no limit */
+	uint64_t delay;			/* ns, one way */
+	struct sn_gid gids[SN_GIDS];
+};
+
+/* Who has the QP number: sn_owner(); 0: nobody. */
+struct sn_qpn {
+	_Atomic uint64_t owner;
+	uint64_t freed_at;
+};
+
+struct sn_dev {
+	struct sn_port port;
+	uint64_t node_guid, sys_image_guid; /* host byte order */
+	uint32_t card;
+	struct sn_qpn qpns[SN_QPNS];
+};
+
+struct sn_proc {
+	/* the engine of this process sleeps on the bell, which is only rung with a system call while it says so */
+	SN_CACHELINE _Atomic uint32_t bell;
+	_Atomic uint32_t sleeping;
+	_Atomic uint64_t polled;	/* when the program polled in vain last; 0: it does something else now */
+	/* by number of the sender: a ring is there to be attached */
+	_Atomic uint64_t inbox[SN_PROCS / 64];
+	_Atomic uint32_t gen;		/* 0: free */
+	int32_t pid;
+	uint64_t started;		/* of /proc/PID/stat, since pids are reused */
+};
+
+struct sn_host {
+	_Atomic uint32_t ready;
+	uint32_t ndevs, ncards;
+	uint64_t seed;
+	uint32_t part_id;
+	pthread_mutex_t lock;		/* robust, between processes: for what happens rarely */
+	uint32_t next_gen;
+	struct sn_proc procs[SN_PROCS];
+	struct sn_dev devs[SN_DEVS];
+};
+
+/* NULL with errno set: no softnic here, or it cannot be mapped; says why once. */
+struct sn_host *sn_host(void);
+extern struct sn_host *sn_shared; /* the same, for those that run only after it was found */
+const char *sn_host_dir(void);
+
+/* This process's number in the host, taken at the first call; -errno. After a fork the child takes its own. */
+int sn_host_join(void);
+void sn_host_after_fork(void);
+uint32_t sn_host_gen(void);
+
+static inline uint64_t sn_owner(uint32_t proc, uint32_t gen)
+{
+	return (uint64_t)gen << 32 | (proc + 1);
+}
+
+/* It does the engine's work by itself, and need not be woken. */
+static inline bool sn_is_polled(struct sn_proc *p, uint64_t now)
+{
+	return now < atomic_load_explicit(&p->polled, memory_order_relaxed) + 20000;
+}
+
+bool sn_host_alive(uint32_t proc, uint32_t gen);
+
+/* A free QP number of the device, the lowest that was not used just before; 0: none left. */
+uint32_t sn_host_qpn_take(uint32_t dev);
+void sn_host_qpn_drop(uint32_t dev, uint32_t qpn);
+bool sn_host_qpn_owner(uint32_t dev, uint32_t qpn, uint32_t *proc, uint32_t *gen);
+
+int sn_host_find_gid(const uint8_t raw[16]);	/* the device that has it; -1 */
+
+/* The tree that ibdev_path and dev_path of the devices point into. 0 or -errno. */
+int sn_sysfs_make(const struct sn_host *h, const char *dir);
+
+uint64_t sn_now(void);
+void sn_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* Protection domains and memory regions. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine.h"
+
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+#define KNOWN_ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |		\
+		      IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB)
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+	struct sn_pd *pd = calloc(1, sizeof(*pd));
+
+	if (!pd)
+		return NULL;
+	pd->pd.context = context;
+	return &pd->pd;
+}
+
+int ibv_dealloc_pd(struct ibv_pd *ibpd)
+{
+	struct sn_pd *pd = (struct sn_pd *)ibpd;
+	uint32_t users;
+
+	sn_lock();
+	users = pd->users;
+	sn_unlock();
+	if (users)
+		return EBUSY;
+	free(pd);
+	return 0;
+}
+
+/* 0 or a positive errno, as the kernel would refuse it. */
+static int check_access(unsigned int access)
+{
+	if (access & ~(KNOWN_ACCESS | (unsigned int)IBV_ACCESS_OPTIONAL_RANGE))
+		return access & IBV_ACCESS_ON_DEMAND ? EOPNOTSUPP : EINVAL;
+	/* what may be written from afar must be writable here */
+	if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) && !(access & IBV_ACCESS_LOCAL_WRITE))
+		return EINVAL;
+	return 0;
+}
+
+/* Whether there is memory at all: the kernel would have to pin it. */
+static bool is_mapped(const void *addr, size_t length)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)addr & ~(page - 1);
+	uintptr_t end = (uintptr_t)addr + length;
+	unsigned char vec[1024];
+
+	for (; at < end; at += sizeof(vec) * page)
+		if (mincore((void *)at, end - at < sizeof(vec) * page ? end - at : sizeof(vec) * page, vec))
+			return false;
+	return true;
+}
+
+static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+{
+	struct sn_ctx *c = sn_ctx(pd->context);
+	struct sn_mr *mr;
+	int ret = check_access(access);
+
+	if (!length || iova + length < iova || (uintptr_t)addr + length < (uintptr_t)addr)
+		ret = EINVAL;
+	else if (!ret && !is_mapped(addr, length))
+		ret = EFAULT;
+	if (ret) {
+		errno = ret;
+		return NULL;
+	}
+	mr = calloc(1, sizeof(*mr));
+	if (!mr)
+		return NULL;
+	mr->mr.context = pd->context;
+	mr->mr.pd = pd;
+	mr->mr.addr = addr;
+	mr->mr.length = length;
+	mr->iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
+	mr->access = access;
+	mr->ops = &sn_host_memory;
+	sn_lock();
+	ret = c->epoch == sn_engine_epoch() ? sn_key_add(c->dev, mr) : -EIO;
+	if (!ret)
+		((struct sn_pd *)pd)->users++;
+	sn_unlock();
+	if (ret) {
+		free(mr);
+		errno = -ret;
+		return NULL;
+	}
+	return &mr->mr;
+}
+
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	return reg(pd, addr, length, (uintptr_t)addr, (unsigned int)access);
+}
+
+struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
+{
+	return reg(pd, addr, length, iova, (unsigned int)access);
+}
+
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+{
+	return reg(pd, addr, length, iova, access);
+}
+
+int ibv_dereg_mr(struct ibv_mr *ibmr)
+{
+	struct sn_mr *mr = (struct sn_mr *)ibmr;
+	struct sn_ctx *c = sn_ctx(ibmr->context);
+
+	sn_lock();
+	if (c->epoch == sn_engine_epoch())
+		sn_key_drop(c->dev, mr);
+	((struct sn_pd *)ibmr->pd)->users--;
+	sn_unlock();
+	free(mr);
+	return 0;
+}
+
+int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	struct sn_mr *mr = (struct sn_mr *)ibmr;
+	unsigned int want = flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned int)access : mr->access;
+	int ret = 0;
+
+	if (!flags || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) || check_access(want) ||
+	    ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) && (!length || !is_mapped(addr, length))) ||
+	    ((flags & IBV_REREG_MR_CHANGE_PD) && (!pd || pd->context != ibmr->context))) {
+		errno = EINVAL;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
+	sn_lock();
+	if (flags & IBV_REREG_MR_CHANGE_PD) {
+		((struct sn_pd *)ibmr->pd)->users--;
+		((struct sn_pd *)pd)->users++;
+		ibmr->pd = pd;
+	}
+	mr->access = want;
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
+		ibmr->addr = addr;
+		ibmr->length = length;
+		mr->iova = want & IBV_ACCESS_ZERO_BASED ? 0 : (uintptr_t)addr;
+	}
+	/* both keys change, as those who know the old ones must notice; the old ones are free for the next region */
+	if (sn_ctx(ibmr->context)->epoch == sn_engine_epoch()) {
+		struct sn_mr old = *mr;
+
+		ret = sn_key_add(sn_ctx(ibmr->context)->dev, mr);
+		if (!ret)
+			sn_key_drop(sn_ctx(ibmr->context)->dev, &old);
+	}
+	sn_unlock();
+	if (!ret)
+		return 0;
+	errno = -ret;
+	return IBV_REREG_MR_ERR_CMD;
+}
+
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
+{
+	(void)pd, (void)offset, (void)length, (void)iova, (void)fd, (void)access;
+	errno = EOPNOTSUPP;
+	return NULL;
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* Queue pairs: their life and their states. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine.h"
+#include "packet.h"
+
+static uint32_t at_least_one(uint32_t n)
+{
+	return n ? n : 1;
+}
+
+/* Counters of WQEs run over at 2^32, so the arrays must divide that. */
+static uint32_t power_of_two(uint32_t n)
+{
+	uint32_t p = 1;
+
+	while (p < n)
+		p *= 2;
+	return p;
+}
+
+static int make_queues(struct sn_qp *q)
+{
+	struct sn_sq *s = &q->sq;
+	struct sn_rq *r = &q->rq;
+
+	s->size = power_of_two(q->cap.max_send_wr);
+	s->max_sge = at_least_one(q->cap.max_send_sge);
+	s->max_inline = q->cap.max_inline_data;
+	r->size = power_of_two(q->cap.max_recv_wr);
+	r->max_sge = at_least_one(q->cap.max_recv_sge);
+	s->wqes = calloc(s->size, sizeof(*s->wqes));
+	s->sges = calloc((size_t)s->size * s->max_sge, sizeof(*s->sges));
+	s->inl = malloc(at_least_one(s->size * s->max_inline));
+	r->wqes = calloc(r->size, sizeof(*r->wqes));
+	r->sges = calloc((size_t)r->size * r->max_sge, sizeof(*r->sges));
+	return s->wqes && s->sges && s->inl && r->wqes && r->sges ? 0 : -ENOMEM;
+}
+
+static void free_qp(struct sn_qp *q)
+{
+	free(q->sq.wqes);
+	free(q->sq.sges);
+	free(q->sq.inl);
+	free(q->rq.wqes);
+	free(q->rq.sges);
+	free(q);
+}
+
+/* 0 or a positive errno */
+static int check_init(struct ibv_pd *pd, const struct ibv_qp_init_attr *a)
+{
+	if (a->qp_type != IBV_QPT_RC)
+		return EOPNOTSUPP;
+	if (a->srq)
+		return EOPNOTSUPP;
+	if (!pd || !a->send_cq || !a->recv_cq || a->send_cq->context != pd->context ||
+	    a->recv_cq->context != pd->context)
+		return EINVAL;
+	if (a->cap.max_send_wr > SN_MAX_WR || a->cap.max_recv_wr > SN_MAX_WR || a->cap.max_send_sge > SN_MAX_SGE ||
+	    a->cap.max_recv_sge > SN_MAX_SGE || a->cap.max_inline_data > SN_MAX_INLINE)
+		return EINVAL;
+	return 0;
+}
+
+static void fill(struct sn_qp *q, struct ibv_pd *pd, const struct ibv_qp_init_attr *a)
+{
+	struct ibv_qp *i = sn_ibqp(q);
+
+	i->context = pd->context;
+	i->qp_context = a->qp_context;
+	i->pd = pd;
+	i->send_cq = a->send_cq;
+	i->recv_cq = a->recv_cq;
+	i->qp_type = a->qp_type;
+	pthread_mutex_init(&i->mutex, NULL);
+	pthread_cond_init(&i->cond, NULL);
+	q->cap = a->cap;
+	q->sig_all = a->sq_sig_all;
+	q->dev = sn_ctx(pd->context)->dev;
+	q->peer_dev = -1;
+}
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
+{
+	int ret = check_init(pd, a);
+	struct sn_qp *q = NULL;
+
+	if (ret)
+		goto err;
+	ret = ENOMEM;
+	q = calloc(1, sizeof(*q));
+	if (!q)
+		goto err;
+	fill(q, pd, a);
+	if (make_queues(q))
+		goto err;
+	sn_lock();
+	if (sn_ctx(pd->context)->epoch == sn_engine_epoch())
+		sn_ibqp(q)->qp_num = sn_host_qpn_take(q->dev);
+	if (!sn_ibqp(q)->qp_num) {
+		sn_unlock();
+		goto err;
+	}
+	sn_ibqp(q)->handle = sn_ibqp(q)->qp_num;
+	sn_qp_attach(q);
+	((struct sn_pd *)pd)->users++;
+	sn_cq(a->send_cq)->users++;
+	sn_cq(a->recv_cq)->users++;
+	sn_unlock();
+	return sn_ibqp(q);
+err:
+	if (q)
+		free_qp(q);
+	errno = ret;
+	return NULL;
+}
+
+struct ibv_qp *sn_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *a)
+{
+	if ((a->comp_mask & ~(uint32_t)IBV_QP_INIT_ATTR_PD) || !(a->comp_mask & IBV_QP_INIT_ATTR_PD) ||
+	    a->pd->context != c) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return ibv_create_qp(a->pd, (struct ibv_qp_init_attr *)a);
+}
+
+int ibv_destroy_qp(struct ibv_qp *qp)
+{
+	struct sn_qp *q = sn_qp(qp);
+
+	sn_lock();
+	if (sn_ctx(qp->context)->epoch == sn_engine_epoch()) {
+		sn_qp_detach(q);
+		sn_host_qpn_drop(q->dev, qp->qp_num);
+	}
+	sn_cq_forget(sn_cq(qp->send_cq), q);
+	sn_cq_forget(sn_cq(qp->recv_cq), q);
+	sn_async_settle(sn_ctx(qp->context), qp, &q->async_taken, &qp->events_completed);
+	((struct sn_pd *)qp->pd)->users--;
+	sn_cq(qp->send_cq)->users--;
+	sn_cq(qp->recv_cq)->users--;
+	sn_unlock();
+	pthread_mutex_destroy(&qp->mutex);
+	pthread_cond_destroy(&qp->cond);
+	free_qp(q);
+	return 0;
+}
+
+/* ---- states ---- */
+
+void sn_qp_reset(struct sn_qp *q)
+{
+	sn_cq_forget(sn_cq(sn_ibqp(q)->send_cq), q);
+	sn_cq_forget(sn_cq(sn_ibqp(q)->recv_cq), q);
+	q->sq.free = q->sq.una = q->sq.cur = q->sq.tail;
+	q->sq.off = q->sq.reads = 0;
+	q->sq.ack_at = q->sq.rnr_until = q->sq.departed = q->sq.last_due = 0;
+	q->rq.free = q->rq.head = q->rq.tail;
+	memset(&q->rsp, 0, sizeof(q->rsp));
+	q->peer_dev = -1;
+	memset(&q->attr, 0, sizeof(q->attr));
+}
+
+void sn_qp_connect(struct sn_qp *q)
+{
+	q->mtu = 128u << q->attr.path_mtu;
+	q->peer_dev = sn_host_find_gid(q->attr.ah_attr.grh.dgid.raw);
+	memset(&q->rsp, 0, sizeof(q->rsp));
+	q->rsp.epsn = sn_psn(q->attr.rq_psn);
+}
+
+void sn_qp_rts(struct sn_qp *q)
+{
+	q->sq.psn = q->sq.acked = sn_psn(q->attr.sq_psn);
+	q->sq.retry_left = q->attr.retry_cnt;
+	q->sq.rnr_left = q->attr.rnr_retry;
+}
+
+/* The values, as the kernel checks them; 0 or a positive errno. */
+static int check_values(struct sn_qp *q, const struct ibv_qp_attr *a, int mask)
+{
+	const struct sn_port *port = &sn_shared->devs[q->dev].port;
+
+	if ((mask & IBV_QP_PORT) && a->port_num != 1)
+		return EINVAL;
+	if ((mask & IBV_QP_PKEY_INDEX) && a->pkey_index)
+		return EINVAL;
+	if (mask & IBV_QP_AV) {
+		/* RoCE: an address needs a GID of ours and of theirs */
+		if (a->ah_attr.port_num != 1 || !a->ah_attr.is_global || a->ah_attr.grh.sgid_index >= SN_GIDS ||
+		    !port->gids[a->ah_attr.grh.sgid_index].valid)
+			return EINVAL;
+	}
+	if ((mask & IBV_QP_PATH_MTU) && (a->path_mtu < IBV_MTU_256 || a->path_mtu > IBV_MTU_4096))
+		return EINVAL;
+	if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) && a->max_rd_atomic > SN_MAX_RD_ATOMIC)
+		return EINVAL;
+	if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) && a->max_dest_rd_atomic > SN_MAX_RD_ATOMIC)
+		return EINVAL;
+	if (((mask & IBV_QP_TIMEOUT) && a->timeout > 31) || ((mask & IBV_QP_RETRY_CNT) && a->retry_cnt > 7) ||
+	    ((mask & IBV_QP_RNR_RETRY) && a->rnr_retry > 7) ||
+	    ((mask & IBV_QP_MIN_RNR_TIMER) && a->min_rnr_timer > 31) ||
+	    ((mask & IBV_QP_DEST_QPN) && a->dest_qp_num > 0xffffff))
+		return EINVAL;
+	if (mask & (IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE | IBV_QP_RATE_LIMIT))
+		return EOPNOTSUPP;
+	return 0;
+}
+
+static void take_values(struct ibv_qp_attr *to, const struct ibv_qp_attr *a, int mask)
+{
+#define TAKE(bit, field)		\
+	do {				\
+		if (mask & (bit))	\
+			to->field = a->field; \
+	} while (0)
+	TAKE(IBV_QP_PORT, port_num);
+	TAKE(IBV_QP_PKEY_INDEX, pkey_index);
+	TAKE(IBV_QP_ACCESS_FLAGS, qp_access_flags);
+	TAKE(IBV_QP_QKEY, qkey);
+	TAKE(IBV_QP_AV, ah_attr);
+	TAKE(IBV_QP_PATH_MTU, path_mtu);
+	TAKE(IBV_QP_TIMEOUT, timeout);
+	TAKE(IBV_QP_RETRY_CNT, retry_cnt);
+	TAKE(IBV_QP_RNR_RETRY, rnr_retry);
+	TAKE(IBV_QP_RQ_PSN, rq_psn);
+	TAKE(IBV_QP_SQ_PSN, sq_psn);
+	TAKE(IBV_QP_MAX_QP_RD_ATOMIC, max_rd_atomic);
+	TAKE(IBV_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic);
+	TAKE(IBV_QP_MIN_RNR_TIMER, min_rnr_timer);
+	TAKE(IBV_QP_DEST_QPN, dest_qp_num);
+#undef TAKE
+}
+
+static int modify(struct sn_qp *q, const struct ibv_qp_attr *a, int mask)
+{
+	enum ibv_qp_state to = mask & IBV_QP_STATE ? a->qp_state : q->state;
+	int ret;
+
+	if ((mask & IBV_QP_CUR_STATE) && a->cur_qp_state != q->state)
+		return EINVAL;
+	if (!sn_modify_ok(sn_ibqp(q)->qp_type, q->state, to, mask))
+		return EINVAL;
+	ret = check_values(q, a, mask);
+	if (ret)
+		return ret;
+	if (to == IBV_QPS_ERR) {
+		sn_qp_fail(q);
+		return 0;
+	}
+	take_values(&q->attr, a, mask);
+	if (to == IBV_QPS_RESET)
+		sn_qp_reset(q);
+	if (to == IBV_QPS_RTR)
+		sn_qp_connect(q);
+	if (to == IBV_QPS_RTS && q->state == IBV_QPS_RTR)
+		sn_qp_rts(q);
+	q->state = to;
+	if (to == IBV_QPS_RTS)
+		sn_qp_ready(q);
+	return 0;
+}
+
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
+{
+	struct sn_qp *q = sn_qp(qp);
+	int ret = EIO;
+
+	sn_lock();
+	if (sn_ctx(qp->context)->epoch == sn_engine_epoch()) {
+		ret = modify(q, a, mask);
+		if (!ret)
+			qp->state = q->state;
+		sn_engine_push();
+	}
+	sn_unlock();
+	errno = ret ? ret : errno;
+	return ret;
+}
+
+int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask, struct ibv_qp_init_attr *init)
+{
+	struct sn_qp *q = sn_qp(qp);
+
+	(void)mask;
+	sn_lock();
+	*a = q->attr;
+	a->qp_state = a->cur_qp_state = qp->state = q->state;
+	a->path_mig_state = IBV_MIG_MIGRATED;
+	a->cap = q->cap;
+	if (q->state >= IBV_QPS_RTR)
+		a->rq_psn = q->rsp.epsn;
+	if (q->state >= IBV_QPS_RTS)
+		a->sq_psn = q->sq.psn;
+	memset(init, 0, sizeof(*init));
+	init->qp_context = qp->qp_context;
+	init->send_cq = qp->send_cq;
+	init->recv_cq = qp->recv_cq;
+	init->cap = q->cap;
+	init->qp_type = qp->qp_type;
+	init->sq_sig_all = q->sig_all;
+	sn_unlock();
+	return 0;
+}
+
+/* Nothing is promised of the order within a message. */
+int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
+{
+	(void)qp, (void)op, (void)flags;
+	return 0;
+}

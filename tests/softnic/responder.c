@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* The side of a QP that carries out what the peer asks for (IBTA 9.7). */
+#include <string.h>
+
+#include "engine.h"
+#include "packet.h"
+
+static struct sn_rsp *queue(struct sn_qp *q, enum sn_rsp_kind kind, uint32_t psn)
+{
+	struct sn_responder *r = &q->rsp;
+	struct sn_rsp *e;
+
+	if (r->rsp_tail - r->rsp_head == SN_RSPS)
+		return NULL;
+	e = &r->rsps[r->rsp_tail++ % SN_RSPS];
+	memset(e, 0, sizeof(*e));
+	e->kind = kind;
+	e->psn = psn;
+	sn_qp_ready(q);
+	return e;
+}
+
+/* Nothing but the expected packet is taken from now on; after a fatal one, nothing. */
+static void queue_nak(struct sn_qp *q, enum sn_nak code)
+{
+	struct sn_rsp *e;
+
+	q->rsp.nak_sent = true;
+	if (code != SN_NAK_SEQ && code != SN_NAK_RNR)
+		q->rsp.closed = true;
+	/* one place is kept for it: READs and atomics fill at most SN_MAX_RD_ATOMIC */
+	e = queue(q, SN_RSP_NAK, q->rsp.epsn);
+	if (!e)
+		return;
+	e->value = code;
+	e->rnr_timer = q->attr.min_rnr_timer;
+}
+
+static void recv_done(struct sn_qp *q, const struct sn_pkt *p, enum ibv_wc_status status, enum ibv_wc_opcode op,
+		      uint32_t len)
+{
+	struct sn_responder *r = &q->rsp;
+	struct sn_cqe c = { .qp = q, .slot = r->rwqe_slot, .recv = true };
+
+	c.wc.wr_id = r->rwqe.wr_id;
+	c.wc.status = status;
+	c.wc.opcode = op;
+	c.wc.byte_len = len;
+	c.wc.qp_num = sn_ibqp(q)->qp_num;
+	c.wc.src_qp = q->attr.dest_qp_num;
+	c.solicited = p && (p->flags & SN_SOLICITED);
+	if (p && (p->flags & SN_IMM)) {
+		c.wc.wc_flags |= IBV_WC_WITH_IMM;
+		c.wc.imm_data = p->imm;
+	}
+	r->have_rwqe = false;
+	sn_cq_push(sn_cq(sn_ibqp(q)->recv_cq), &c);
+}
+
+/* Takes the next receive WQE; false: there is none. */
+static bool take_rwqe(struct sn_qp *q)
+{
+	struct sn_rq *rq = &q->rq;
+
+	if (q->rsp.have_rwqe)
+		return true;
+	if (rq->head == rq->tail)
+		return false;
+	q->rsp.rwqe = rq->wqes[rq->head % rq->size];
+	q->rsp.rwqe_slot = ++rq->head;
+	q->rsp.have_rwqe = true;
+	return true;
+}
+
+void sn_responder_flush(struct sn_qp *q)
+{
+	q->rsp.rsp_head = q->rsp.rsp_tail;
+	q->rsp.ack_due = false;
+	q->rsp.closed = true;
+	while (take_rwqe(q))
+		recv_done(q, NULL, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV, 0);
+}
+
+/* ---- requests ---- */
+
+static bool may(const struct sn_qp *q, unsigned int access)
+{
+	return q->attr.qp_access_flags & access;
+}
+
+/* Both ends must cut messages at the same places. */
+static bool fits_mtu(const struct sn_qp *q, const struct sn_pkt *p)
+{
+	bool only = (p->flags & SN_FIRST) && (p->flags & SN_LAST) && p->npsn == 1;
+
+	return only ? p->len <= q->mtu : p->mtu == q->mtu;
+}
+
+static void send_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload)
+{
+	struct sn_responder *r = &q->rsp;
+	enum ibv_wc_status st;
+
+	if (!take_rwqe(q)) {
+		queue_nak(q, SN_NAK_RNR);
+		return;
+	}
+	if (p->len > r->rwqe.len - r->msg_off) {
+		recv_done(q, NULL, IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, 0);
+		queue_nak(q, SN_NAK_INVALID);
+		return;
+	}
+	st = sn_scatter(q, r->rwqe.sge, r->rwqe.nsge, r->msg_off, payload, p->len);
+	if (st) {
+		recv_done(q, NULL, st, IBV_WC_RECV, 0);
+		queue_nak(q, SN_NAK_OP);
+		return;
+	}
+	r->msg_off += p->len;
+	r->epsn = sn_psn(r->epsn + p->npsn);
+	r->in_msg = !(p->flags & SN_LAST);
+	if (!r->in_msg)
+		recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV, r->msg_off);
+}
+
+static void write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload)
+{
+	struct sn_responder *r = &q->rsp;
+	struct sn_span span;
+
+	if (!may(q, IBV_ACCESS_REMOTE_WRITE)) {
+		queue_nak(q, SN_NAK_INVALID);
+		return;
+	}
+	if (p->flags & SN_FIRST) {
+		r->msg_raddr = p->raddr;
+		r->msg_rkey = p->rkey;
+		r->msg_len = p->total;
+	}
+	/* all of it is checked, for each part again, since the memory may go away meanwhile; unless it is nothing */
+	if (r->msg_len && (p->len > r->msg_len - r->msg_off ||
+			   !sn_remote(q->dev, sn_ibqp(q)->pd, r->msg_rkey, r->msg_raddr, r->msg_len,
+				      IBV_ACCESS_REMOTE_WRITE, &span))) {
+		queue_nak(q, SN_NAK_ACCESS);
+		return;
+	}
+	if ((p->flags & SN_IMM) && !take_rwqe(q)) {
+		queue_nak(q, SN_NAK_RNR);
+		return;
+	}
+	if (p->len)
+		span.ops->write(span.addr + r->msg_off, payload, p->len);
+	r->msg_off += p->len;
+	r->epsn = sn_psn(r->epsn + p->npsn);
+	r->in_msg = !(p->flags & SN_LAST);
+	if (p->flags & SN_IMM)
+		recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, r->msg_len);
+}
+
+static uint32_t reads_queued(const struct sn_responder *r)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = r->rsp_head; i != r->rsp_tail; i++)
+		n += r->rsps[i % SN_RSPS].kind != SN_RSP_NAK;
+	return n;
+}
+
+static void read_in(struct sn_qp *q, const struct sn_pkt *p, bool again)
+{
+	struct sn_responder *r = &q->rsp;
+	struct sn_span span;
+	struct sn_rsp *e;
+
+	if (!may(q, IBV_ACCESS_REMOTE_READ) || (!again && reads_queued(r) >= q->attr.max_dest_rd_atomic)) {
+		queue_nak(q, SN_NAK_INVALID);
+		return;
+	}
+	if (p->total &&
+	    !sn_remote(q->dev, sn_ibqp(q)->pd, p->rkey, p->raddr, p->total, IBV_ACCESS_REMOTE_READ, &span)) {
+		queue_nak(q, SN_NAK_ACCESS);
+		return;
+	}
+	if (again && reads_queued(r) >= SN_MAX_RD_ATOMIC)
+		return;
+	e = queue(q, SN_RSP_READ, p->psn);
+	if (!e)
+		return;
+	e->raddr = p->raddr;
+	e->rkey = p->rkey;
+	e->len = p->total;
+	if (!again)
+		r->epsn = sn_psn(r->epsn + p->npsn);
+}
+
+static void atomic_in(struct sn_qp *q, const struct sn_pkt *p)
+{
+	struct sn_responder *r = &q->rsp;
+	struct sn_span span;
+	struct sn_rsp *e;
+
+	if (!may(q, IBV_ACCESS_REMOTE_ATOMIC) || (p->raddr & 7) || reads_queued(r) >= q->attr.max_dest_rd_atomic) {
+		queue_nak(q, SN_NAK_INVALID);
+		return;
+	}
+	if (!sn_remote(q->dev, sn_ibqp(q)->pd, p->rkey, p->raddr, 8, IBV_ACCESS_REMOTE_ATOMIC, &span)) {
+		queue_nak(q, SN_NAK_ACCESS);
+		return;
+	}
+	e = queue(q, SN_RSP_ATOMIC, p->psn);
+	if (!e)
+		return;
+	e->value = p->op == SN_CAS ? span.ops->compare_swap(span.addr, p->compare_add, p->swap) :
+				     span.ops->fetch_add(span.addr, p->compare_add);
+	r->done[r->done_at].psn = p->psn;
+	r->done[r->done_at].value = e->value;
+	r->done[r->done_at].valid = true;
+	r->done_at = (r->done_at + 1) % SN_MAX_RD_ATOMIC;
+	r->epsn = sn_psn(r->epsn + 1);
+}
+
+/* It was carried out before: READs are done once more, an atomic gets the result of then. */
+static void duplicate(struct sn_qp *q, const struct sn_pkt *p)
+{
+	struct sn_responder *r = &q->rsp;
+
+	switch (p->op) {
+	case SN_READ:
+		read_in(q, p, true);
+		break;
+	case SN_CAS:
+	case SN_FAA:
+		for (uint32_t i = 0; i < SN_MAX_RD_ATOMIC; i++)
+			if (r->done[i].valid && r->done[i].psn == p->psn && reads_queued(r) < SN_MAX_RD_ATOMIC) {
+				struct sn_rsp *e = queue(q, SN_RSP_ATOMIC, p->psn);
+
+				if (e)
+					e->value = r->done[i].value;
+				break;
+			}
+		break;
+	default:
+		r->ack_due = true;
+		sn_qp_ready(q);
+	}
+}
+
+void sn_responder_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload, uint64_t now)
+{
+	struct sn_responder *r = &q->rsp;
+	int32_t d = sn_psn_diff(p->psn, r->epsn);
+
+	(void)now;
+	if (r->closed)
+		return;
+	if (d < 0) {
+		duplicate(q, p);
+		return;
+	}
+	if (d > 0) {
+		/* said once, until what is missing comes */
+		if (!r->nak_sent)
+			queue_nak(q, SN_NAK_SEQ);
+		return;
+	}
+	r->nak_sent = false;
+	if (p->flags & SN_FIRST)
+		r->msg_off = 0;
+	if (!fits_mtu(q, p) || r->in_msg == !!(p->flags & SN_FIRST)) {
+		queue_nak(q, SN_NAK_INVALID);
+		return;
+	}
+	switch (p->op) {
+	case SN_SEND:
+		send_in(q, p, payload);
+		break;
+	case SN_WRITE:
+		write_in(q, p, payload);
+		break;
+	case SN_READ:
+		read_in(q, p, false);
+		return;
+	case SN_CAS:
+	case SN_FAA:
+		atomic_in(q, p);
+		return;
+	}
+	if (!r->nak_sent) {
+		r->ack_due = true;
+		sn_qp_ready(q);
+	}
+}
+
+/* ---- responses ---- */
+
+static void send_control(struct sn_qp *q, struct sn_pkt *p, uint64_t now)
+{
+	struct sn_responder *r = &q->rsp;
+
+	sn_port_control(q->dev, (uint32_t)q->peer_dev, now, &p->due);
+	if (p->due < r->last_due)
+		p->due = r->last_due;
+	r->last_due = p->due;
+	sn_link_end();
+}
+
+static enum sn_step read_step(struct sn_qp *q, struct sn_rsp *e, uint64_t now, uint64_t *when)
+{
+	struct sn_responder *r = &q->rsp;
+	uint32_t seg = e->len - e->off < SN_SEG ? e->len - e->off : SN_SEG;
+	struct sn_span span;
+	struct sn_pkt *p;
+	uint8_t *payload;
+	uint64_t left;
+	bool gone;
+
+	if (q->peer_dev >= 0) {
+		*when = sn_port_when(q->dev, (uint32_t)q->peer_dev);
+		if (*when > now) {
+			r->waited = true;
+			return SN_LATER;
+		}
+	}
+	/* the memory is looked at only now: what the program writes meanwhile may be what the reader gets */
+	if (seg && !sn_remote(q->dev, sn_ibqp(q)->pd, e->rkey, e->raddr + e->off, seg, IBV_ACCESS_REMOTE_READ, &span)) {
+		e->kind = SN_RSP_NAK;
+		e->value = SN_NAK_ACCESS;
+		r->closed = true;
+		return SN_SENT;
+	}
+	p = sn_packet(q, SN_READ_RSP, seg, &payload, &gone);
+	if (!p && !gone) {
+		*when = UINT64_MAX;
+		return SN_LATER;
+	}
+	if (p) {
+		p->psn = e->psn;
+		p->off = e->off;
+		if (seg)
+			span.ops->read(payload, span.addr, seg);
+		sn_port_charge(q->dev, (uint32_t)q->peer_dev, seg, r->waited, now, &left, &p->due);
+		if (p->due < r->last_due)
+			p->due = r->last_due;
+		r->last_due = p->due;
+		sn_link_end();
+	}
+	e->off += seg;
+	if (e->off == e->len)
+		r->rsp_head++;
+	return SN_SENT;
+}
+
+enum sn_step sn_responder_step(struct sn_qp *q, uint64_t now, uint64_t *when)
+{
+	struct sn_responder *r = &q->rsp;
+	struct sn_rsp *e = NULL;
+	struct sn_pkt *p;
+	uint8_t *payload;
+	bool gone;
+
+	if (q->state != IBV_QPS_RTR && q->state != IBV_QPS_RTS && q->state != IBV_QPS_SQD)
+		return SN_IDLE;
+	if (r->rsp_head != r->rsp_tail) {
+		e = &r->rsps[r->rsp_head % SN_RSPS];
+		if (e->kind == SN_RSP_READ)
+			return read_step(q, e, now, when);
+	} else {
+		r->waited = false;
+		if (!r->ack_due)
+			return SN_IDLE;
+	}
+	p = sn_packet(q, !e ? SN_ACK : e->kind == SN_RSP_NAK ? SN_NAK : SN_ATOMIC_RSP, 0, &payload, &gone);
+	if (!p && !gone) {
+		*when = UINT64_MAX;
+		return SN_LATER;
+	}
+	if (p) {
+		p->psn = e ? e->psn : sn_psn(r->epsn - 1);
+		if (e) {
+			p->nak = (uint8_t)e->value;
+			p->rnr_timer = e->rnr_timer;
+			p->swap = e->value;
+		}
+		send_control(q, p, now);
+	}
+	if (!e) {
+		r->ack_due = false;
+		return SN_SENT;
+	}
+	r->rsp_head++;
+	if (e->kind == SN_RSP_NAK && e->value != SN_NAK_SEQ && e->value != SN_NAK_RNR) {
+		sn_qp_fail(q);
+		sn_async_raise(sn_ctx(sn_ibqp(q)->context),
+			       e->value == SN_NAK_ACCESS ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR, sn_ibqp(q));
+	}
+	return SN_SENT;
+}

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+# Runs softnic's own tests in the build directory.
+set -u
+top=$(cd "$(dirname "$0")/../.." && pwd)
+failed=0
+for t in rc errors states; do
+	"$top/scripts/softnic" --build . -- "tests/softnic/test_$t" || failed=1
+done
+exit $failed
