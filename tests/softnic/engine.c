@@ -161,7 +161,7 @@ struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t len, uint8_t *
 	uint32_t proc, gen;
 	struct sn_pkt *p;
 
-	*gone = q->peer_dev < 0 || !sn_host_qpn_owner((uint32_t)q->peer_dev, q->attr.dest_qp_num, &proc, &gen);
+	*gone = q->peer_dev < 0 || !sn_host_qpn_owner((uint32_t)q->peer_dev, q->dest_qpn, &proc, &gen);
 	if (*gone)
 		return NULL;
 	p = sn_link_begin(proc, gen, len, payload, gone);
@@ -173,7 +173,7 @@ struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t len, uint8_t *
 	p->dst_dev = (uint8_t)q->peer_dev;
 	p->mtu = (uint16_t)q->mtu;
 	p->src_qpn = sn_ibqp(q)->qp_num;
-	p->dst_qpn = q->attr.dest_qp_num;
+	p->dst_qpn = q->dest_qpn;
 	p->npsn = 1;
 	p->off = p->total = 0;
 	p->len = len;
@@ -192,7 +192,7 @@ static void handle(const struct sn_pkt *p, const uint8_t *payload, uint64_t now)
 	q = e.by_qpn[p->dst_dev][p->dst_qpn - SN_QPN_FIRST];
 	/* a QP takes only what its own peer sends */
 	if (!q || (q->state != IBV_QPS_RTR && q->state != IBV_QPS_RTS && q->state != IBV_QPS_SQD) ||
-	    q->attr.dest_qp_num != p->src_qpn || q->peer_dev != p->src_dev)
+	    q->dest_qpn != p->src_qpn || q->peer_dev != p->src_dev)
 		return;
 	if (p->op >= SN_READ_RSP)
 		sn_requester_in(q, p, payload, now);

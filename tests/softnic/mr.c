@@ -21,6 +21,7 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 	if (!pd)
 		return NULL;
 	pd->pd.context = context;
+	pd->base = pd;
 	return &pd->pd;
 }
 
@@ -81,6 +82,7 @@ static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 		return NULL;
 	mr->mr.context = pd->context;
 	mr->mr.pd = pd;
+	mr->pd = sn_base_pd(pd);
 	mr->mr.addr = addr;
 	mr->mr.length = length;
 	mr->iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
@@ -145,6 +147,7 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 		((struct sn_pd *)ibmr->pd)->users--;
 		((struct sn_pd *)pd)->users++;
 		ibmr->pd = pd;
+		mr->pd = sn_base_pd(pd);
 	}
 	mr->access = want;
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {

@@ -80,9 +80,12 @@ static void fill(struct sn_qp *q, struct ibv_pd *pd, const struct ibv_qp_init_at
 	pthread_cond_init(&i->cond, NULL);
 	q->cap = a->cap;
 	q->sig_all = a->sq_sig_all;
+	q->pd = sn_base_pd(pd);
 	q->dev = sn_ctx(pd->context)->dev;
 	q->peer_dev = -1;
 }
+
+static uint64_t serials;
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 {
@@ -99,6 +102,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 	if (make_queues(q))
 		goto err;
 	sn_lock();
+	q->serial = ++serials;
 	if (sn_ctx(pd->context)->epoch == sn_engine_epoch())
 		sn_ibqp(q)->qp_num = sn_host_qpn_take(q->dev);
 	if (!sn_ibqp(q)->qp_num) {
@@ -169,6 +173,7 @@ void sn_qp_reset(struct sn_qp *q)
 void sn_qp_connect(struct sn_qp *q)
 {
 	q->mtu = 128u << q->attr.path_mtu;
+	q->dest_qpn = q->attr.dest_qp_num;
 	q->peer_dev = sn_host_find_gid(q->attr.ah_attr.grh.dgid.raw);
 	memset(&q->rsp, 0, sizeof(q->rsp));
 	q->rsp.epsn = sn_psn(q->attr.rq_psn);

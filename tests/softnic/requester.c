@@ -157,7 +157,7 @@ static enum ibv_wc_status check_local(struct sn_qp *q, const struct sn_wqe *w)
 		return IBV_WC_LOC_QP_OP_ERR;
 	for (int i = 0; i < w->nsge; i++) {
 		const struct ibv_sge *g = &w->sge[i];
-		enum ibv_wc_status st = g->length ? sn_local(q->dev, sn_ibqp(q)->pd, g->lkey, g->addr, g->length,
+		enum ibv_wc_status st = g->length ? sn_local(q->dev, q->pd, g->lkey, g->addr, g->length,
 							     has_response(w), &span) : IBV_WC_SUCCESS;
 
 		if (st)
@@ -387,7 +387,7 @@ static void read_response(struct sn_qp *q, const struct sn_pkt *p, const uint8_t
 
 	if (!w || !is_read(w) || p->off != w->got || p->len > w->len - w->got)
 		return;
-	st = sn_scatter(q, w->sge, w->nsge, w->got, payload, p->len);
+	st = sn_scatter(q, q->pd, w->sge, w->nsge, w->got, payload, p->len);
 	if (st) {
 		fail(q, st);
 		return;
@@ -405,7 +405,7 @@ static void atomic_response(struct sn_qp *q, const struct sn_pkt *p, uint64_t no
 
 	if (!w || !is_atomic(w))
 		return;
-	st = sn_scatter(q, w->sge, w->nsge, 0, &p->swap, sizeof(p->swap));
+	st = sn_scatter(q, q->pd, w->sge, w->nsge, 0, &p->swap, sizeof(p->swap));
 	if (st) {
 		fail(q, st);
 		return;

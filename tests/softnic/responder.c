@@ -110,7 +110,7 @@ static void send_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payl
 		queue_nak(q, SN_NAK_INVALID);
 		return;
 	}
-	st = sn_scatter(q, r->rwqe.sge, r->rwqe.nsge, r->msg_off, payload, p->len);
+	st = sn_scatter(q, q->pd, r->rwqe.sge, r->rwqe.nsge, r->msg_off, payload, p->len);
 	if (st) {
 		recv_done(q, NULL, st, IBV_WC_RECV, 0);
 		queue_nak(q, SN_NAK_OP);
@@ -139,7 +139,7 @@ static void write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 	}
 	/* all of it is checked, for each part again, since the memory may go away meanwhile; unless it is nothing */
 	if (r->msg_len && (p->len > r->msg_len - r->msg_off ||
-			   !sn_remote(q->dev, sn_ibqp(q)->pd, r->msg_rkey, r->msg_raddr, r->msg_len,
+			   !sn_remote(q, r->msg_rkey, r->msg_raddr, r->msg_len,
 				      IBV_ACCESS_REMOTE_WRITE, &span))) {
 		queue_nak(q, SN_NAK_ACCESS);
 		return;
@@ -177,7 +177,7 @@ static void read_in(struct sn_qp *q, const struct sn_pkt *p, bool again)
 		return;
 	}
 	if (p->total &&
-	    !sn_remote(q->dev, sn_ibqp(q)->pd, p->rkey, p->raddr, p->total, IBV_ACCESS_REMOTE_READ, &span)) {
+	    !sn_remote(q, p->rkey, p->raddr, p->total, IBV_ACCESS_REMOTE_READ, &span)) {
 		queue_nak(q, SN_NAK_ACCESS);
 		return;
 	}
@@ -203,7 +203,7 @@ static void atomic_in(struct sn_qp *q, const struct sn_pkt *p)
 		queue_nak(q, SN_NAK_INVALID);
 		return;
 	}
-	if (!sn_remote(q->dev, sn_ibqp(q)->pd, p->rkey, p->raddr, 8, IBV_ACCESS_REMOTE_ATOMIC, &span)) {
+	if (!sn_remote(q, p->rkey, p->raddr, 8, IBV_ACCESS_REMOTE_ATOMIC, &span)) {
 		queue_nak(q, SN_NAK_ACCESS);
 		return;
 	}
@@ -322,7 +322,7 @@ static enum sn_step read_step(struct sn_qp *q, struct sn_rsp *e, uint64_t now, u
 		}
 	}
 	/* the memory is looked at only now: what the program writes meanwhile may be what the reader gets */
-	if (seg && !sn_remote(q->dev, sn_ibqp(q)->pd, e->rkey, e->raddr + e->off, seg, IBV_ACCESS_REMOTE_READ, &span)) {
+	if (seg && !sn_remote(q, e->rkey, e->raddr + e->off, seg, IBV_ACCESS_REMOTE_READ, &span)) {
 		e->kind = SN_RSP_NAK;
 		e->value = SN_NAK_ACCESS;
 		r->closed = true;

@@ -40,6 +40,7 @@ struct sn_ctx {
 struct sn_pd {
 	struct ibv_pd pd;
 	uint32_t users;
+	struct sn_pd *base;	/* whose objects may use each other: itself, or what it is the parent domain of */
 };
 
 /*
@@ -54,11 +55,17 @@ struct sn_mem_ops {
 	uint64_t (*fetch_add)(uint64_t at, uint64_t add);
 };
 
+/* What a key stands for: a memory region, or the part of one that a window is bound to. */
 struct sn_mr {
 	struct ibv_mr mr;
+	const struct sn_pd *pd;	/* NULL: nothing, an unbound window */
 	uint64_t iova;
 	unsigned int access;
 	const struct sn_mem_ops *ops;
+	uint8_t rtag;		/* low byte of its rkey */
+	bool window;		/* has no lkey */
+	uint64_t only;		/* the serial of the one QP that may use it; 0: all */
+	uint32_t windows;	/* bound to it */
 };
 
 struct sn_channel {
@@ -180,6 +187,8 @@ struct sn_responder {
 
 struct sn_qp {
 	struct ibv_qp_ex ex;	/* its first member is what the program sees */
+	uint64_t serial;	/* never used again, unlike its number */
+	const struct sn_pd *pd;
 	enum ibv_qp_state state; /* qp.state is what the program was told last */
 	struct ibv_qp_attr attr;
 	struct ibv_qp_cap cap;
@@ -187,6 +196,7 @@ struct sn_qp {
 	uint32_t dev, mtu;
 	uint32_t async_taken;
 	int peer_dev;		/* -1: nobody has that address */
+	uint32_t dest_qpn;
 	struct sn_sq sq;
 	struct sn_rq rq;
 	struct sn_responder rsp;
@@ -208,6 +218,11 @@ static inline struct sn_qp *sn_qp(struct ibv_qp *q)
 static inline struct ibv_qp *sn_ibqp(struct sn_qp *q)
 {
 	return &q->ex.qp_base;
+}
+
+static inline const struct sn_pd *sn_base_pd(struct ibv_pd *pd)
+{
+	return ((struct sn_pd *)pd)->base;
 }
 
 static inline struct sn_cq *sn_cq(struct ibv_cq *c)
