@@ -169,6 +169,7 @@ struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t len, uint8_t *
 		return NULL;
 	p->op = (uint8_t)op;
 	p->flags = p->nak = p->rnr_timer = 0;
+	p->qp_type = (uint8_t)sn_ibqp(q)->qp_type;
 	p->src_dev = (uint8_t)q->dev;
 	p->dst_dev = (uint8_t)q->peer_dev;
 	p->mtu = (uint16_t)q->mtu;
@@ -190,11 +191,14 @@ static void handle(const struct sn_pkt *p, const uint8_t *payload, uint64_t now)
 	    p->dst_qpn >= SN_QPN_FIRST + SN_QPNS)
 		return;
 	q = e.by_qpn[p->dst_dev][p->dst_qpn - SN_QPN_FIRST];
-	/* a QP takes only what its own peer sends */
-	if (!q || (q->state != IBV_QPS_RTR && q->state != IBV_QPS_RTS && q->state != IBV_QPS_SQD) ||
-	    q->dest_qpn != p->src_qpn || q->peer_dev != p->src_dev)
+	if (!q || !sn_receives(q) || p->qp_type != sn_ibqp(q)->qp_type)
 		return;
-	if (p->op >= SN_READ_RSP)
+	/* a connected QP takes only what its own peer sends */
+	if (!sn_is_ud(q) && (q->dest_qpn != p->src_qpn || q->peer_dev != p->src_dev))
+		return;
+	if (sn_unreliable(q))
+		sn_unreliable_in(q, p, payload);
+	else if (p->op >= SN_READ_RSP)
 		sn_requester_in(q, p, payload, now);
 	else
 		sn_responder_in(q, p, payload, now);

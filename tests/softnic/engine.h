@@ -54,7 +54,9 @@ struct sn_span {
 	uint64_t addr;
 };
 
-/* The region or window, whether or not it may be used; NULL: none has this key. */
+/* The region or window, whether or not it may be used; NULL: none has this key, or (_key) one that differs in more
+   than the low byte. */
+struct sn_mr *sn_find_key(uint32_t dev, uint32_t key);
 struct sn_mr *sn_find_rkey(uint32_t dev, uint32_t rkey);
 /* Local and remote access; IBV_WC_SUCCESS, or the status that the one at fault gets. Sets where the memory is. */
 enum ibv_wc_status sn_local(uint32_t dev, const struct sn_pd *pd, uint32_t lkey, uint64_t addr, uint32_t len,

@@ -77,7 +77,7 @@ void sn_keys_after_fork(void)
 	memset(keys, 0, sizeof(keys));
 }
 
-static struct sn_mr *find(uint32_t dev, uint32_t key)
+struct sn_mr *sn_find_key(uint32_t dev, uint32_t key)
 {
 	struct keys *k = &keys[dev];
 	uint32_t i = (key >> 8) - KEY_FIRST;
@@ -87,7 +87,7 @@ static struct sn_mr *find(uint32_t dev, uint32_t key)
 
 struct sn_mr *sn_find_rkey(uint32_t dev, uint32_t rkey)
 {
-	struct sn_mr *mr = find(dev, rkey);
+	struct sn_mr *mr = sn_find_key(dev, rkey);
 
 	return mr && (rkey & 0xff) == mr->rtag ? mr : NULL;
 }
@@ -104,7 +104,7 @@ static bool inside(const struct sn_mr *mr, uint64_t addr, uint32_t len, struct s
 enum ibv_wc_status sn_local(uint32_t dev, const struct sn_pd *pd, uint32_t lkey, uint64_t addr, uint32_t len,
 			    bool write, struct sn_span *span)
 {
-	struct sn_mr *mr = find(dev, lkey);
+	struct sn_mr *mr = sn_find_key(dev, lkey);
 
 	if (!mr || mr->window || (lkey & 0xff) != LKEY_TAG || mr->pd != pd || (write && !(mr->access & IBV_ACCESS_LOCAL_WRITE)) ||
 	    !inside(mr, addr, len, span))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
-/* Protection domains and memory regions. */
+/* Memory regions. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,31 +13,6 @@
 
 #define KNOWN_ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |		\
 		      IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB)
-
-struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
-{
-	struct sn_pd *pd = calloc(1, sizeof(*pd));
-
-	if (!pd)
-		return NULL;
-	pd->pd.context = context;
-	pd->base = pd;
-	return &pd->pd;
-}
-
-int ibv_dealloc_pd(struct ibv_pd *ibpd)
-{
-	struct sn_pd *pd = (struct sn_pd *)ibpd;
-	uint32_t users;
-
-	sn_lock();
-	users = pd->users;
-	sn_unlock();
-	if (users)
-		return EBUSY;
-	free(pd);
-	return 0;
-}
 
 /* 0 or a positive errno, as the kernel would refuse it. */
 static int check_access(unsigned int access)
@@ -122,6 +97,10 @@ int ibv_dereg_mr(struct ibv_mr *ibmr)
 	struct sn_ctx *c = sn_ctx(ibmr->context);
 
 	sn_lock();
+	if (mr->windows) {
+		sn_unlock();
+		return EBUSY;
+	}
 	if (c->epoch == sn_engine_epoch())
 		sn_key_drop(c->dev, mr);
 	((struct sn_pd *)ibmr->pd)->users--;
@@ -143,6 +122,11 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 		return IBV_REREG_MR_ERR_INPUT;
 	}
 	sn_lock();
+	if (mr->windows) {
+		sn_unlock();
+		errno = EBUSY;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
 	if (flags & IBV_REREG_MR_CHANGE_PD) {
 		((struct sn_pd *)ibmr->pd)->users--;
 		((struct sn_pd *)pd)->users++;

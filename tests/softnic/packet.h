@@ -27,12 +27,14 @@ enum sn_pkt_flags {
 	SN_LAST = 2,
 	SN_IMM = 4,
 	SN_SOLICITED = 8,
+	SN_INV = 16,		/* imm is a key that the receiver makes invalid */
+	SN_GLOBAL = 32,		/* UD: with a GRH */
 };
 
 struct sn_pkt {
 	uint64_t due;
 	uint8_t op, flags, nak, rnr_timer;
-	uint8_t src_dev, dst_dev;
+	uint8_t src_dev, dst_dev, qp_type;
 	uint16_t mtu;
 	uint32_t src_qpn, dst_qpn;
 	uint32_t psn, npsn;
@@ -87,6 +89,26 @@ void sn_responder_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 uint64_t sn_requester_timer(struct sn_qp *q, uint64_t now);
 void sn_requester_flush(struct sn_qp *q);
 void sn_responder_flush(struct sn_qp *q);
+
+/* Drained, in state SQD: says so if that is wanted. */
+void sn_requester_drained(struct sn_qp *q);
+
+/* ---- receive.c: receive WQEs, of the QP or its SRQ ---- */
+
+bool sn_recv_take(struct sn_qp *q);	/* the next one into rsp.rwqe, unless there is one; false: none left */
+/* It is done; p: what the last packet said, NULL: nothing. */
+void sn_recv_done(struct sn_qp *q, const struct sn_pkt *p, enum ibv_wc_status status, enum ibv_wc_opcode op,
+		  uint32_t len);
+enum ibv_wc_status sn_recv_scatter(struct sn_qp *q, uint32_t off, const void *from, uint32_t len);
+void sn_recv_flush(struct sn_qp *q);
+void sn_recv_drop(struct sn_qp *q);	/* the one that was taken, without completion */
+void sn_recv_established(struct sn_qp *q); /* a packet came */
+void sn_srq_check_limit(struct sn_srq *s);
+
+/* ---- unreliable.c: UC and UD, what comes in, and what UD adds to what goes out ---- */
+
+void sn_unreliable_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload);
+void sn_ud_fill(const struct sn_qp *q, const struct sn_wqe *w, struct sn_pkt *p);
 
 /* Starts a packet from q to its peer. NULL: no room now (*gone: never, it is lost). */
 struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t payload_len, uint8_t **payload, bool *gone);

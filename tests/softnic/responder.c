@@ -36,49 +36,12 @@ static void queue_nak(struct sn_qp *q, enum sn_nak code)
 	e->rnr_timer = q->attr.min_rnr_timer;
 }
 
-static void recv_done(struct sn_qp *q, const struct sn_pkt *p, enum ibv_wc_status status, enum ibv_wc_opcode op,
-		      uint32_t len)
-{
-	struct sn_responder *r = &q->rsp;
-	struct sn_cqe c = { .qp = q, .slot = r->rwqe_slot, .recv = true };
-
-	c.wc.wr_id = r->rwqe.wr_id;
-	c.wc.status = status;
-	c.wc.opcode = op;
-	c.wc.byte_len = len;
-	c.wc.qp_num = sn_ibqp(q)->qp_num;
-	c.wc.src_qp = q->attr.dest_qp_num;
-	c.solicited = p && (p->flags & SN_SOLICITED);
-	if (p && (p->flags & SN_IMM)) {
-		c.wc.wc_flags |= IBV_WC_WITH_IMM;
-		c.wc.imm_data = p->imm;
-	}
-	r->have_rwqe = false;
-	sn_cq_push(sn_cq(sn_ibqp(q)->recv_cq), &c);
-}
-
-/* Takes the next receive WQE; false: there is none. */
-static bool take_rwqe(struct sn_qp *q)
-{
-	struct sn_rq *rq = &q->rq;
-
-	if (q->rsp.have_rwqe)
-		return true;
-	if (rq->head == rq->tail)
-		return false;
-	q->rsp.rwqe = rq->wqes[rq->head % rq->size];
-	q->rsp.rwqe_slot = ++rq->head;
-	q->rsp.have_rwqe = true;
-	return true;
-}
-
 void sn_responder_flush(struct sn_qp *q)
 {
 	q->rsp.rsp_head = q->rsp.rsp_tail;
 	q->rsp.ack_due = false;
 	q->rsp.closed = true;
-	while (take_rwqe(q))
-		recv_done(q, NULL, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV, 0);
+	sn_recv_flush(q);
 }
 
 /* ---- requests ---- */
@@ -101,26 +64,31 @@ static void send_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payl
 	struct sn_responder *r = &q->rsp;
 	enum ibv_wc_status st;
 
-	if (!take_rwqe(q)) {
+	if (!sn_recv_take(q)) {
 		queue_nak(q, SN_NAK_RNR);
 		return;
 	}
 	if (p->len > r->rwqe.len - r->msg_off) {
-		recv_done(q, NULL, IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, 0);
+		sn_recv_done(q, NULL, IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, 0);
 		queue_nak(q, SN_NAK_INVALID);
 		return;
 	}
-	st = sn_scatter(q, q->pd, r->rwqe.sge, r->rwqe.nsge, r->msg_off, payload, p->len);
+	st = sn_recv_scatter(q, r->msg_off, payload, p->len);
 	if (st) {
-		recv_done(q, NULL, st, IBV_WC_RECV, 0);
+		sn_recv_done(q, NULL, st, IBV_WC_RECV, 0);
 		queue_nak(q, SN_NAK_OP);
+		return;
+	}
+	/* the key that the sender names must be of a window that is bound to this QP */
+	if ((p->flags & SN_INV) && sn_invalidate(q, p->imm)) {
+		queue_nak(q, SN_NAK_ACCESS);
 		return;
 	}
 	r->msg_off += p->len;
 	r->epsn = sn_psn(r->epsn + p->npsn);
 	r->in_msg = !(p->flags & SN_LAST);
 	if (!r->in_msg)
-		recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV, r->msg_off);
+		sn_recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV, r->msg_off);
 }
 
 static void write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload)
@@ -144,7 +112,7 @@ static void write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 		queue_nak(q, SN_NAK_ACCESS);
 		return;
 	}
-	if ((p->flags & SN_IMM) && !take_rwqe(q)) {
+	if ((p->flags & SN_IMM) && !sn_recv_take(q)) {
 		queue_nak(q, SN_NAK_RNR);
 		return;
 	}
@@ -154,7 +122,7 @@ static void write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 	r->epsn = sn_psn(r->epsn + p->npsn);
 	r->in_msg = !(p->flags & SN_LAST);
 	if (p->flags & SN_IMM)
-		recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, r->msg_len);
+		sn_recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, r->msg_len);
 }
 
 static uint32_t reads_queued(const struct sn_responder *r)
@@ -253,6 +221,7 @@ void sn_responder_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 	(void)now;
 	if (r->closed)
 		return;
+	sn_recv_established(q);
 	if (d < 0) {
 		duplicate(q, p);
 		return;
