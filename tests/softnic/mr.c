@@ -109,11 +109,11 @@ int ibv_dereg_mr(struct ibv_mr *ibmr)
 	return 0;
 }
 
+/* Both keys stay and mean something else at once, also to those who still use them. */
 int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
 {
 	struct sn_mr *mr = (struct sn_mr *)ibmr;
 	unsigned int want = flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned int)access : mr->access;
-	int ret = 0;
 
 	if (!flags || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) || check_access(want) ||
 	    ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) && (!length || !is_mapped(addr, length))) ||
@@ -139,19 +139,8 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 		ibmr->length = length;
 		mr->iova = want & IBV_ACCESS_ZERO_BASED ? 0 : (uintptr_t)addr;
 	}
-	/* both keys change, as those who know the old ones must notice; the old ones are free for the next region */
-	if (sn_ctx(ibmr->context)->epoch == sn_engine_epoch()) {
-		struct sn_mr old = *mr;
-
-		ret = sn_key_add(sn_ctx(ibmr->context)->dev, mr);
-		if (!ret)
-			sn_key_drop(sn_ctx(ibmr->context)->dev, &old);
-	}
 	sn_unlock();
-	if (!ret)
-		return 0;
-	errno = -ret;
-	return IBV_REREG_MR_ERR_CMD;
+	return 0;
 }
 
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)

@@ -74,8 +74,10 @@ void sn_wqe_address(struct sn_wqe *w, struct ibv_ah *ibah, uint32_t qpn, uint32_
 
 int sn_wqe_bind(struct sn_wqe *w, const struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info)
 {
-	if (!mw || (info->mw_access_flags & ~(SN_REMOTE_ACCESS | (unsigned int)IBV_ACCESS_ZERO_BASED)) ||
-	    (info->length && !info->mr))
+	/* LOCAL_WRITE says nothing here, and programs give it */
+	const unsigned int known = SN_REMOTE_ACCESS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE;
+
+	if (!mw || (info->mw_access_flags & ~known) || (info->length && !info->mr))
 		return EINVAL;
 	w->bind.old_rkey = mw->rkey;
 	w->bind.new_rkey = rkey;
