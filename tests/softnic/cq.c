@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "adverse.h"
 #include "engine.h"
 #include "packet.h"
 
@@ -213,7 +214,7 @@ void sn_cq_push(struct sn_cq *c, const struct sn_cqe *cqe)
 {
 	struct sn_cqe *e;
 
-	if (c->overrun)
+	if (c->overrun || sn_adverse_complete(c, cqe))
 		return;
 	if (c->count + c->held == c->size) {
 		if (!c->ignore_overrun)
@@ -246,6 +247,7 @@ void sn_cq_forget(struct sn_cq *c, struct sn_qp *q)
 {
 	uint32_t kept = 0;
 
+	sn_adverse_settle(c);
 	for (uint32_t i = 0; i < c->count; i++) {
 		const struct sn_cqe *e = &c->ring[(c->head + i) % c->size];
 
@@ -274,6 +276,8 @@ int sn_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	struct sn_cqe e;
 	int got = 0;
 
+	if (n > 1 && sn_shared->adverse)
+		n = 1;
 	if (!c->count)
 		sn_engine_poll();
 	if (!c->count)

@@ -50,7 +50,7 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 
 static int next_poll(struct ibv_cq_ex *ex)
 {
-	return take(cq_of(ex));
+	return sn_shared->adverse ? ENOENT : take(cq_of(ex));
 }
 
 static void end_poll(struct ibv_cq_ex *ex)

@@ -32,6 +32,7 @@ struct sn_port {
 	SN_CACHELINE uint64_t rate;	/* bytes a second in each direction; 0: no limit */
 	uint64_t delay;			/* ns, one way */
 	struct sn_gid gids[SN_GIDS];
+	_Atomic uint64_t drawn;		/* numbers that --adverse has drawn for it */
 };
 
 /* Who has the QP number: sn_owner(); 0: nobody. */
@@ -64,6 +65,7 @@ struct sn_host {
 	uint32_t ndevs, ncards;
 	uint32_t infiniband;		/* not RoCE v2 */
 	uint64_t seed;
+	uint32_t adverse;
 	uint32_t part_id;
 	pthread_mutex_t lock;		/* robust, between processes: for what happens rarely */
 	uint32_t next_gen;

@@ -38,6 +38,7 @@ struct sn_pkt {
 	uint16_t mtu;
 	uint32_t src_qpn, dst_qpn;
 	uint32_t psn, npsn;
+	uint32_t gap, early;	/* from due until it is taken, ns; what is placed before that: the message from there on */
 	uint32_t off, len;	/* of the message: where the payload belongs, and its length */
 	uint32_t total, rkey;	/* of a WRITE, READ or SEND: the message's length, from its first packet on */
 	uint64_t raddr;
@@ -87,6 +88,8 @@ void sn_requester_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 void sn_responder_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload, uint64_t now);
 /* Acts if the timer has run out. When it must be called next; UINT64_MAX: never. */
 uint64_t sn_requester_timer(struct sn_qp *q, uint64_t now);
+/* A WRITE's packet lies here before its time: places what --adverse wants to be seen early. False: nothing yet. */
+bool sn_responder_early(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload);
 void sn_requester_flush(struct sn_qp *q);
 void sn_responder_flush(struct sn_qp *q);
 

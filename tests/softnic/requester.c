@@ -2,6 +2,7 @@
 /* The side of a QP that sends requests and waits for their answers (IBTA 9.7). */
 #include <string.h>
 
+#include "adverse.h"
 #include "engine.h"
 #include "packet.h"
 
@@ -396,9 +397,12 @@ enum sn_step sn_requester_step(struct sn_qp *q, uint64_t now, uint64_t *when)
 			return SN_IDLE;
 		}
 		sn_port_charge(q->dev, (uint32_t)q->peer_dev, seg, s->waited, now, &s->departed, &p->due);
+		if (!s->off)
+			sn_adverse_message(&s->luck, q, p->op, w->len);
+		sn_adverse_packet(&s->luck, p);
 		if (p->due < s->last_due)
 			p->due = s->last_due;
-		s->last_due = p->due;
+		s->last_due = p->due + (p->flags & SN_LAST ? p->gap : 0);
 		sn_link_end();
 	}
 	sent(q, w, seg, now);

@@ -2,6 +2,7 @@
 /* The side of a QP that carries out what the peer asks for (IBTA 9.7). */
 #include <string.h>
 
+#include "adverse.h"
 #include "engine.h"
 #include "packet.h"
 
@@ -95,6 +96,7 @@ static void write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 {
 	struct sn_responder *r = &q->rsp;
 	struct sn_span span;
+	uint32_t n;
 
 	if (!may(q, IBV_ACCESS_REMOTE_WRITE)) {
 		queue_nak(q, SN_NAK_INVALID);
@@ -116,13 +118,33 @@ static void write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 		queue_nak(q, SN_NAK_RNR);
 		return;
 	}
-	if (p->len)
-		span.ops->write(span.addr + r->msg_off, payload, p->len);
+	/* without what is there already */
+	n = p->early <= p->off ? 0 : p->early - p->off < p->len ? p->early - p->off : p->len;
+	if (n)
+		span.ops->write(span.addr + r->msg_off, payload, n);
 	r->msg_off += p->len;
 	r->epsn = sn_psn(r->epsn + p->npsn);
 	r->in_msg = !(p->flags & SN_LAST);
 	if (p->flags & SN_IMM)
 		sn_recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, r->msg_len);
+}
+
+bool sn_responder_early(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload)
+{
+	struct sn_responder *r = &q->rsp;
+	uint32_t begin = sn_psn(r->epsn - (r->in_msg ? r->msg_off / q->mtu : 0));
+	uint32_t skip = p->early > p->off ? p->early - p->off : 0;
+	struct sn_span span;
+
+	/* only of the message whose turn it is: nothing lands before all ahead of it was accepted */
+	if (r->closed || begin != sn_psn(p->psn - p->off / q->mtu) || p->mtu != q->mtu ||
+	    sn_psn_diff(p->psn, r->epsn) < 0 || !may(q, IBV_ACCESS_REMOTE_WRITE) ||
+	    p->off + p->len > p->total ||
+	    !sn_remote(q, p->rkey, p->raddr, p->total, IBV_ACCESS_REMOTE_WRITE, &span))
+		return false;
+	if (skip < p->len)
+		span.ops->write(span.addr + p->off + skip, payload + skip, p->len - skip);
+	return true;
 }
 
 static uint32_t reads_queued(const struct sn_responder *r)
@@ -267,6 +289,7 @@ static void send_control(struct sn_qp *q, struct sn_pkt *p, uint64_t now)
 	struct sn_responder *r = &q->rsp;
 
 	sn_port_control(q->dev, (uint32_t)q->peer_dev, now, &p->due);
+	sn_adverse_answer(p);
 	if (p->due < r->last_due)
 		p->due = r->last_due;
 	r->last_due = p->due;
@@ -308,6 +331,9 @@ static enum sn_step read_step(struct sn_qp *q, struct sn_rsp *e, uint64_t now, u
 		if (seg)
 			span.ops->read(payload, span.addr, seg);
 		sn_port_charge(q->dev, (uint32_t)q->peer_dev, seg, r->waited, now, &left, &p->due);
+		if (!e->off)
+			sn_adverse_message(&r->luck, q, SN_READ_RSP, e->len);
+		sn_adverse_packet(&r->luck, p);
 		if (p->due < r->last_due)
 			p->due = r->last_due;
 		r->last_due = p->due;

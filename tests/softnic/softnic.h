@@ -121,6 +121,12 @@ struct sn_cq {
 	TAILQ_ENTRY(sn_cq) in_channel;
 };
 
+/* What --adverse has drawn for a message; see adverse.h. */
+struct sn_luck {
+	uint64_t late;
+	uint32_t gap, early;
+};
+
 struct sn_wqe {
 	uint64_t wr_id, raddr, compare_add, swap;
 	enum ibv_wr_opcode opcode;
@@ -171,6 +177,7 @@ struct sn_sq {
 	uint64_t departed;	/* when the port will have sent what it was given */
 	uint64_t last_due;
 	bool waited;		/* for the port */
+	struct sn_luck luck;
 };
 
 struct sn_rwqe {
@@ -230,6 +237,7 @@ struct sn_responder {
 	uint32_t done_at;
 	uint64_t last_due;
 	bool waited;		/* for the port */
+	struct sn_luck luck;	/* of the response to a READ */
 };
 
 struct sn_qp {

@@ -12,4 +12,11 @@ under()
 }
 
 under test_shape --rate 40MB --delay 2ms
+under test_adverse --ports 4
+for seed in 1 2 3; do
+	under test_adverse --ports 4 --adverse --seed $seed
+done
+# Hostile, but right.
+under test_rc --adverse --seed 4
+under test_errors --adverse --seed 5
 exit $failed
