@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
-/* Completion queues, their channels, and asynchronous events. */
+/* Completion queues and their channels. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "adverse.h"
 #include "engine.h"
-
-struct sn_async {
-	STAILQ_ENTRY(sn_async) next;
-	struct ibv_async_event ev;
-};
-
-/* events that were acknowledged, of any object */
-static pthread_cond_t acknowledged = PTHREAD_COND_INITIALIZER;
+#include "packet.h"
 
 /* ---- channels: the eventfd counts the events, the list says of which CQs they are ---- */
 
@@ -47,7 +42,7 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
 	return 0;
 }
 
-static void count_event(int fd)
+void sn_count_event(int fd)
 {
 	uint64_t one = 1;
 
@@ -63,7 +58,7 @@ static void raise_event(struct sn_cq *cq)
 		return;
 	if (!cq->raised++)
 		TAILQ_INSERT_TAIL(&cq->channel->raised, cq, in_channel);
-	count_event(cq->channel->ch.fd);
+	sn_count_event(cq->channel->ch.fd);
 }
 
 int ibv_get_cq_event(struct ibv_comp_channel *ibch, struct ibv_cq **cq, void **cq_context)
@@ -96,18 +91,18 @@ void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
 {
 	sn_lock();
 	cq->comp_events_completed += n;
-	pthread_cond_broadcast(&acknowledged);
+	pthread_cond_broadcast(&sn_acknowledged);
 	sn_unlock();
 }
 
 /* ---- completion queues ---- */
 
-struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
-			     int comp_vector)
+struct sn_cq *sn_cq_new(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+			uint32_t vector)
 {
 	struct sn_cq *c;
 
-	if (cqe < 1 || cqe > SN_MAX_CQE || comp_vector < 0 || comp_vector >= context->num_comp_vectors) {
+	if (cqe < 1 || cqe > SN_MAX_CQE || vector >= (uint32_t)context->num_comp_vectors) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -127,11 +122,20 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
 	c->cq.cqe = cqe;
 	pthread_mutex_init(&c->cq.mutex, NULL);
 	pthread_cond_init(&c->cq.cond, NULL);
+	pthread_mutex_init(&c->polling, NULL);
 	sn_lock();
 	if (channel)
 		channel->refcnt++;
 	sn_unlock();
-	return &c->cq;
+	return c;
+}
+
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+			     int comp_vector)
+{
+	struct sn_cq *c = sn_cq_new(context, cqe, cq_context, channel, (uint32_t)comp_vector);
+
+	return c ? &c->cq : NULL;
 }
 
 int ibv_destroy_cq(struct ibv_cq *ibcq)
@@ -150,11 +154,12 @@ int ibv_destroy_cq(struct ibv_cq *ibcq)
 		c->channel->ch.refcnt--;
 	}
 	while (c->taken != ibcq->comp_events_completed)
-		sn_wait_unlocked(&acknowledged);
+		sn_wait_unlocked(&sn_acknowledged);
 	sn_async_settle(sn_ctx(ibcq->context), ibcq, &c->async_taken, &ibcq->async_events_completed);
 	sn_unlock();
 	pthread_mutex_destroy(&ibcq->mutex);
 	pthread_cond_destroy(&ibcq->cond);
+	pthread_mutex_destroy(&c->polling);
 	free(c->ring);
 	free(c);
 	return 0;
@@ -172,7 +177,7 @@ int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 	if (!ring)
 		return ENOMEM;
 	sn_lock();
-	if (c->count <= (uint32_t)cqe) {
+	if (c->count + c->held <= (uint32_t)cqe) {
 		for (uint32_t i = 0; i < c->count; i++)
 			ring[i] = c->ring[(c->head + i) % c->size];
 		free(c->ring);
@@ -188,40 +193,91 @@ int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 	return ret;
 }
 
+static uint64_t wall_clock(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Its QPs go to the error state when the engine looks at their timers; their queues must not change under the caller. */
+static void overrun(struct sn_cq *c)
+{
+	c->overrun = true;
+	sn_say("a completion queue of %u overruns: it gives nothing more", c->size);
+	sn_async_raise(sn_ctx(c->cq.context), IBV_EVENT_CQ_ERR, &c->cq);
+	sn_timer_at(0);
+}
+
 void sn_cq_push(struct sn_cq *c, const struct sn_cqe *cqe)
 {
-	if (c->count == c->size || c->overrun) {
-		if (c->overrun)
-			return;
-		c->overrun = true;
-		sn_say("a completion queue of %u overruns: it gives nothing more", c->size);
-		sn_async_raise(sn_ctx(c->cq.context), IBV_EVENT_CQ_ERR, &c->cq);
+	struct sn_cqe *e;
+
+	if (c->overrun || sn_adverse_complete(c, cqe))
+		return;
+	if (c->count + c->held == c->size) {
+		if (!c->ignore_overrun)
+			overrun(c);
 		return;
 	}
-	c->ring[(c->head + c->count) % c->size] = *cqe;
+	e = &c->ring[(c->head + c->count) % c->size];
+	*e = *cqe;
+	if (c->stamps) {
+		e->stamp = sn_now();
+		e->wall = wall_clock();
+	}
 	c->count++;
 	if (c->armed == SN_ARMED || (c->armed == SN_ARMED_SOLICITED && (cqe->solicited || cqe->wc.status)))
 		raise_event(c);
+}
+
+/* Only now is there room again for what was posted up to here. */
+static void free_slot(const struct sn_cqe *e)
+{
+	if (e->srq)
+		e->srq->rq.free++;
+	else if (e->recv)
+		e->qp->rq.free = e->slot;
+	else
+		e->qp->sq.free = e->slot;
 }
 
 void sn_cq_forget(struct sn_cq *c, struct sn_qp *q)
 {
 	uint32_t kept = 0;
 
+	sn_adverse_settle(c);
 	for (uint32_t i = 0; i < c->count; i++) {
 		const struct sn_cqe *e = &c->ring[(c->head + i) % c->size];
 
 		if (e->qp != q)
 			c->ring[(c->head + kept++) % c->size] = *e;
+		else if (e->srq)
+			free_slot(e);
 	}
 	c->count = kept;
+}
+
+bool sn_cq_take(struct sn_cq *c, struct sn_cqe *cqe)
+{
+	if (!c->count)
+		return false;
+	*cqe = c->ring[c->head];
+	free_slot(cqe);
+	c->head = (c->head + 1) % c->size;
+	c->count--;
+	return true;
 }
 
 int sn_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 {
 	struct sn_cq *c = sn_cq(ibcq);
+	struct sn_cqe e;
 	int got = 0;
 
+	if (n > 1 && sn_shared->adverse)
+		n = 1;
 	if (!c->count)
 		sn_engine_poll();
 	if (!c->count)
@@ -231,18 +287,8 @@ int sn_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 		sn_unlock();
 		return -1;
 	}
-	for (; got < n && c->count; got++) {
-		struct sn_cqe *e = &c->ring[c->head];
-
-		wc[got] = e->wc;
-		/* only now is there room again for what was posted up to here */
-		if (e->recv)
-			e->qp->rq.free = e->slot;
-		else
-			e->qp->sq.free = e->slot;
-		c->head = (c->head + 1) % c->size;
-		c->count--;
-	}
+	for (; got < n && sn_cq_take(c, &e); got++)
+		wc[got] = e.wc;
 	sn_unlock();
 	sn_polled(0);
 	return got;
@@ -261,91 +307,4 @@ int sn_req_notify_cq(struct ibv_cq *ibcq, int solicited)
 	sn_unlock();
 	sn_engine_take_over();
 	return 0;
-}
-
-/* ---- asynchronous events ---- */
-
-void sn_async_raise(struct sn_ctx *c, enum ibv_event_type type, void *element)
-{
-	struct sn_async *a = calloc(1, sizeof(*a));
-
-	if (!a) {
-		sn_say("out of memory, an event is lost");
-		return;
-	}
-	a->ev.event_type = type;
-	a->ev.element.qp = element;
-	STAILQ_INSERT_TAIL(&c->asyncs, a, next);
-	count_event(c->v.context.async_fd);
-}
-
-static uint32_t *taken_of(const struct ibv_async_event *ev, uint32_t **completed)
-{
-	switch (ev->event_type) {
-	case IBV_EVENT_CQ_ERR:
-		*completed = &ev->element.cq->async_events_completed;
-		return &sn_cq(ev->element.cq)->async_taken;
-	case IBV_EVENT_QP_FATAL:
-	case IBV_EVENT_QP_REQ_ERR:
-	case IBV_EVENT_QP_ACCESS_ERR:
-	case IBV_EVENT_COMM_EST:
-	case IBV_EVENT_SQ_DRAINED:
-	case IBV_EVENT_QP_LAST_WQE_REACHED:
-		*completed = &ev->element.qp->events_completed;
-		return &sn_qp(ev->element.qp)->async_taken;
-	default:
-		return NULL;
-	}
-}
-
-int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *ev)
-{
-	struct sn_ctx *c = sn_ctx(context);
-	struct sn_async *a = NULL;
-	uint32_t *taken, *completed;
-	uint64_t n;
-
-	while (!a) {
-		if (read(context->async_fd, &n, sizeof(n)) != sizeof(n))
-			return -1;
-		sn_lock();
-		/* none: its object was destroyed meanwhile */
-		a = STAILQ_FIRST(&c->asyncs);
-		if (a) {
-			STAILQ_REMOVE_HEAD(&c->asyncs, next);
-			*ev = a->ev;
-			taken = taken_of(ev, &completed);
-			if (taken)
-				++*taken;
-		}
-		sn_unlock();
-	}
-	free(a);
-	return 0;
-}
-
-void ibv_ack_async_event(struct ibv_async_event *ev)
-{
-	uint32_t *completed;
-
-	sn_lock();
-	if (taken_of(ev, &completed))
-		++*completed;
-	pthread_cond_broadcast(&acknowledged);
-	sn_unlock();
-}
-
-void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, const uint32_t *completed)
-{
-	struct sn_async *a, *next;
-
-	for (a = STAILQ_FIRST(&c->asyncs); a; a = next) {
-		next = STAILQ_NEXT(a, next);
-		if (a->ev.element.qp != element)
-			continue;
-		STAILQ_REMOVE(&c->asyncs, a, sn_async, next);
-		free(a);
-	}
-	while (*taken != *completed)
-		sn_wait_unlocked(&acknowledged);
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine.h"
@@ -19,8 +20,16 @@
 #define SMALL_PORT_ATTR offsetof(struct ibv_port_attr, port_cap_flags2)
 
 /* libibverbs' devices live until the process ends if they are opened; ours always do. */
-static struct ibv_device devices[SN_DEVS];
+static struct {
+	struct ibv_device d;
+	uint64_t none[16];	/* provider libraries look behind it for what is theirs */
+} devices[SN_DEVS];
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static uint32_t index_of(const struct ibv_device *d)
+{
+	return (uint32_t)(((const char *)d - (const char *)devices) / (ptrdiff_t)sizeof(devices[0]));
+}
 
 static void fill_device(struct ibv_device *d, uint32_t i)
 {
@@ -47,8 +56,8 @@ struct ibv_device **ibv_get_device_list(int *num)
 		return list;
 	pthread_mutex_lock(&devices_lock);
 	for (uint32_t i = 0; i < h->ndevs; i++) {
-		fill_device(&devices[i], i);
-		list[i] = &devices[i];
+		fill_device(&devices[i].d, i);
+		list[i] = &devices[i].d;
 	}
 	pthread_mutex_unlock(&devices_lock);
 	if (num)
@@ -68,12 +77,12 @@ const char *ibv_get_device_name(struct ibv_device *d)
 
 __be64 ibv_get_device_guid(struct ibv_device *d)
 {
-	return htobe64(sn_shared->devs[d - devices].node_guid);
+	return htobe64(sn_shared->devs[index_of(d)].node_guid);
 }
 
 int ibv_get_device_index(struct ibv_device *d)
 {
-	return (int)(d - devices);
+	return (int)index_of(d);
 }
 
 static void set_slots(struct verbs_context *v)
@@ -84,11 +93,21 @@ static void set_slots(struct verbs_context *v)
 	v->query_port = sn_query_port;
 	v->query_device_ex = sn_query_device_ex;
 	v->create_qp_ex = sn_create_qp_ex;
+	v->create_cq_ex = sn_create_cq_ex;
+	v->modify_cq = sn_modify_cq;
+	v->alloc_td = sn_alloc_td;
+	v->dealloc_td = sn_dealloc_td;
+	v->alloc_parent_domain = sn_alloc_parent_domain;
+	v->query_rt_values = sn_query_rt_values;
 	c->abi_compat = __VERBS_ABI_IS_EXTENDED;
 	c->ops.poll_cq = sn_poll_cq;
 	c->ops.req_notify_cq = sn_req_notify_cq;
 	c->ops.post_send = sn_post_send;
 	c->ops.post_recv = sn_post_recv;
+	c->ops.post_srq_recv = sn_post_srq_recv;
+	c->ops.alloc_mw = sn_alloc_mw;
+	c->ops.bind_mw = sn_bind_mw;
+	c->ops.dealloc_mw = sn_dealloc_mw;
 }
 
 struct ibv_context *ibv_open_device(struct ibv_device *d)
@@ -105,7 +124,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *d)
 		return NULL;
 	}
 	set_slots(&c->v);
-	c->dev = (uint32_t)(d - devices);
+	c->dev = index_of(d);
 	c->epoch = sn_engine_epoch();
 	STAILQ_INIT(&c->asyncs);
 	c->v.context.device = d;
@@ -152,12 +171,18 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *a)
 	a->max_qp = SN_QPNS;
 	a->max_qp_wr = SN_MAX_WR;
 	a->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_PORT_ACTIVE_EVENT |
-			      IBV_DEVICE_CURR_QP_STATE_MOD;
+			      IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
+			      IBV_DEVICE_MEM_MGT_EXTENSIONS;
 	a->max_sge = a->max_sge_rd = SN_MAX_SGE;
 	a->max_cq = 65536;
 	a->max_cqe = SN_MAX_CQE;
 	a->max_mr = 1 << 23;
 	a->max_pd = 65536;
+	a->max_mw = 1 << 23;
+	a->max_ah = 65536;
+	a->max_srq = 65536;
+	a->max_srq_wr = SN_MAX_WR;
+	a->max_srq_sge = SN_MAX_SGE;
 	a->max_qp_rd_atom = a->max_qp_init_rd_atom = SN_MAX_RD_ATOMIC;
 	a->max_res_rd_atom = SN_MAX_RD_ATOMIC * SN_QPNS;
 	a->atomic_cap = IBV_ATOMIC_HCA;
@@ -176,8 +201,27 @@ int sn_query_device_ex(struct ibv_context *c, const struct ibv_query_device_ex_i
 		return EINVAL;
 	memset(attr, 0, size);
 	ibv_query_device(c, &attr->orig_attr);
-	if (size >= offsetof(struct ibv_device_attr_ex, phys_port_cnt_ex) + sizeof(attr->phys_port_cnt_ex))
+#define HAS(field) (size >= offsetof(struct ibv_device_attr_ex, field) + sizeof(attr->field))
+	if (HAS(completion_timestamp_mask))
+		attr->completion_timestamp_mask = UINT64_MAX;
+	if (HAS(hca_core_clock))
+		attr->hca_core_clock = 1000000; /* kHz: stamps are nanoseconds */
+	if (HAS(device_cap_flags_ex))
+		attr->device_cap_flags_ex = attr->orig_attr.device_cap_flags;
+	if (HAS(phys_port_cnt_ex))
 		attr->phys_port_cnt_ex = 1;
+#undef HAS
+	return 0;
+}
+
+int sn_query_rt_values(struct ibv_context *c, struct ibv_values_ex *v)
+{
+	(void)c;
+	if (v->comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK)
+		return EOPNOTSUPP;
+	/* the clock of completions' stamps */
+	if (v->comp_mask)
+		clock_gettime(CLOCK_MONOTONIC, &v->raw_clock);
 	return 0;
 }
 
@@ -188,7 +232,7 @@ int sn_query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr *att
 		.max_mtu = IBV_MTU_4096,
 		.active_mtu = IBV_MTU_4096,
 		.gid_tbl_len = SN_GIDS,
-		.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
+		.port_cap_flags = IBV_PORT_CM_SUP,
 		.max_msg_sz = SN_MAX_MSG,
 		.pkey_tbl_len = 1,
 		.max_vl_num = 1,
@@ -198,9 +242,16 @@ int sn_query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr *att
 		.link_layer = IBV_LINK_LAYER_ETHERNET,
 	};
 
-	(void)c;
 	if (port != 1)
 		return EINVAL;
+	if (sn_shared->infiniband) {
+		a.lid = sn_host_lid(sn_ctx(c)->dev);
+		a.sm_lid = 1;
+		a.link_layer = IBV_LINK_LAYER_INFINIBAND;
+	} else {
+		a.port_cap_flags |= IBV_PORT_IP_BASED_GIDS;
+		a.flags = IBV_QPF_GRH_REQUIRED;
+	}
 	memset(attr, 0, size);
 	memcpy(attr, &a, size < sizeof(a) ? size : sizeof(a));
 	return 0;
@@ -246,8 +297,8 @@ int _ibv_query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t index, stru
 	memcpy(entry->gid.raw, g->raw, sizeof(entry->gid.raw));
 	entry->gid_index = index;
 	entry->port_num = port;
-	entry->gid_type = IBV_GID_TYPE_ROCE_V2;
-	entry->ndev_ifindex = if_nametoindex("lo");
+	entry->gid_type = sn_shared->infiniband ? IBV_GID_TYPE_IB : IBV_GID_TYPE_ROCE_V2;
+	entry->ndev_ifindex = sn_shared->infiniband ? 0 : if_nametoindex("lo");
 	return 0;
 }
 
@@ -278,7 +329,7 @@ __attribute__((visibility("default"))) int ibv_query_gid_type(struct ibv_context
 		errno = EINVAL;
 		return -1;
 	}
-	*type = 1;
+	*type = !sn_shared->infiniband;
 	return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "adverse.h"
 #include "engine.h"
 #include "packet.h"
 #include "wake.h"
@@ -161,7 +162,7 @@ struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t len, uint8_t *
 	uint32_t proc, gen;
 	struct sn_pkt *p;
 
-	*gone = q->peer_dev < 0 || !sn_host_qpn_owner((uint32_t)q->peer_dev, q->attr.dest_qp_num, &proc, &gen);
+	*gone = q->peer_dev < 0 || !sn_host_qpn_owner((uint32_t)q->peer_dev, q->dest_qpn, &proc, &gen);
 	if (*gone)
 		return NULL;
 	p = sn_link_begin(proc, gen, len, payload, gone);
@@ -169,12 +170,15 @@ struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t len, uint8_t *
 		return NULL;
 	p->op = (uint8_t)op;
 	p->flags = p->nak = p->rnr_timer = 0;
+	p->qp_type = (uint8_t)sn_ibqp(q)->qp_type;
 	p->src_dev = (uint8_t)q->dev;
 	p->dst_dev = (uint8_t)q->peer_dev;
 	p->mtu = (uint16_t)q->mtu;
 	p->src_qpn = sn_ibqp(q)->qp_num;
-	p->dst_qpn = q->attr.dest_qp_num;
+	p->dst_qpn = q->dest_qpn;
 	p->npsn = 1;
+	p->gap = 0;
+	p->early = UINT32_MAX;
 	p->off = p->total = 0;
 	p->len = len;
 	return p;
@@ -182,31 +186,42 @@ struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t len, uint8_t *
 
 /* ---- one turn ---- */
 
-static void handle(const struct sn_pkt *p, const uint8_t *payload, uint64_t now)
+/* Who takes it; NULL: nobody. */
+static struct sn_qp *receiver(const struct sn_pkt *p)
 {
 	struct sn_qp *q;
 
 	if (p->dst_dev >= SN_DEVS || !e.by_qpn[p->dst_dev] || p->dst_qpn < SN_QPN_FIRST ||
 	    p->dst_qpn >= SN_QPN_FIRST + SN_QPNS)
-		return;
+		return NULL;
 	q = e.by_qpn[p->dst_dev][p->dst_qpn - SN_QPN_FIRST];
-	/* a QP takes only what its own peer sends */
-	if (!q || (q->state != IBV_QPS_RTR && q->state != IBV_QPS_RTS && q->state != IBV_QPS_SQD) ||
-	    q->attr.dest_qp_num != p->src_qpn || q->peer_dev != p->src_dev)
+	if (!q || !sn_receives(q) || p->qp_type != sn_ibqp(q)->qp_type)
+		return NULL;
+	/* a connected QP takes only what its own peer sends */
+	return sn_is_ud(q) || (q->dest_qpn == p->src_qpn && q->peer_dev == p->src_dev) ? q : NULL;
+}
+
+static void handle(const struct sn_pkt *p, const uint8_t *payload, uint64_t now)
+{
+	struct sn_qp *q = receiver(p);
+
+	if (!q)
 		return;
-	if (p->op >= SN_READ_RSP)
+	if (sn_unreliable(q))
+		sn_unreliable_in(q, p, payload);
+	else if (p->op >= SN_READ_RSP)
 		sn_requester_in(q, p, payload, now);
 	else
 		sn_responder_in(q, p, payload, now);
 }
 
-static uint64_t turn_now;
+static uint64_t turn_now, turn_due; /* the time; what is due by when is taken */
 
 static void came_in(struct sn_from *from, const struct sn_pkt *p)
 {
 	struct held *h;
 
-	if (p->due <= turn_now && !e.nheap) {
+	if (p->due <= turn_due && !e.nheap && !p->gap) {
 		handle(p, sn_link_payload(from, p), turn_now);
 		sn_link_free(from, p, false);
 		return;
@@ -225,14 +240,31 @@ static void came_in(struct sn_from *from, const struct sn_pkt *p)
 	heap_push(h);
 }
 
-static uint32_t take_due(uint64_t now)
+/* The first half of a packet that comes in two; the second half when the gap is over. */
+static void take_early(struct held *h)
+{
+	struct sn_qp *q = receiver(&h->pkt);
+
+	if (!q || !sn_responder_early(q, &h->pkt, sn_link_payload(h->from, &h->pkt)))
+		h->pkt.early = UINT32_MAX;
+	/* counted from due, however late it is: the sender's next message is due just behind it */
+	h->due += h->pkt.gap;
+	h->pkt.gap = 0;
+	heap_push(h);
+}
+
+static uint32_t take_due(void)
 {
 	uint32_t n = 0;
 
-	for (; n < TURN_IN && e.nheap && e.heap[0]->due <= now; n++) {
+	for (; n < TURN_IN && e.nheap && e.heap[0]->due <= turn_due; n++) {
 		struct held *h = heap_pop();
 
-		handle(&h->pkt, sn_link_payload(h->from, &h->pkt), now);
+		if (h->pkt.gap) {
+			take_early(h);
+			continue;
+		}
+		handle(&h->pkt, sn_link_payload(h->from, &h->pkt), turn_now);
 		sn_link_free(h->from, &h->pkt, true);
 		free(h);
 	}
@@ -318,14 +350,16 @@ static bool turn(void)
 	/* before anything is looked at: who rings later is seen next time */
 	atomic_store(&e.seen, atomic_load(bell()));
 	turn_now = sn_now();
-	n = take_due(turn_now);
+	turn_due = turn_now - sn_adverse_behind(turn_now, e.nheap ? e.heap[0]->due : UINT64_MAX);
+	sn_adverse_run(turn_now, &next);
+	n = take_due();
 	if (n < TURN_IN)
 		n += sn_link_receive(came_in, TURN_IN - n);
 	run_timers(turn_now);
 	n += send_out(turn_now, &next);
 	sn_link_flush();
-	if (e.nheap && e.heap[0]->due < next)
-		next = e.heap[0]->due;
+	if (e.nheap && e.heap[0]->due + (turn_now - turn_due) < next)
+		next = e.heap[0]->due + (turn_now - turn_due);
 	if (e.timers < next)
 		next = e.timers;
 	if (n)
@@ -442,6 +476,7 @@ static void after_fork_child(void)
 	sn_host_after_fork();
 	sn_link_after_fork();
 	sn_keys_after_fork();
+	sn_adverse_after_fork();
 }
 
 static int join_host(void)

@@ -54,14 +54,17 @@ struct sn_span {
 	uint64_t addr;
 };
 
+/* The region or window, whether or not it may be used; NULL: none has this key, or (_key) one that differs in more
+   than the low byte. */
+struct sn_mr *sn_find_key(uint32_t dev, uint32_t key);
+struct sn_mr *sn_find_rkey(uint32_t dev, uint32_t rkey);
 /* Local and remote access; IBV_WC_SUCCESS, or the status that the one at fault gets. Sets where the memory is. */
-enum ibv_wc_status sn_local(uint32_t dev, struct ibv_pd *pd, uint32_t lkey, uint64_t addr, uint32_t len, bool write,
-			    struct sn_span *span);
-bool sn_remote(uint32_t dev, struct ibv_pd *pd, uint32_t rkey, uint64_t addr, uint32_t len, unsigned int access,
-	       struct sn_span *span);
-/* Between a list of SGEs, from byte off on, and a buffer. */
-enum ibv_wc_status sn_scatter(struct sn_qp *q, const struct ibv_sge *sge, int nsge, uint32_t off, const void *from,
-			      uint32_t len);
+enum ibv_wc_status sn_local(uint32_t dev, const struct sn_pd *pd, uint32_t lkey, uint64_t addr, uint32_t len,
+			    bool write, struct sn_span *span);
+bool sn_remote(struct sn_qp *q, uint32_t rkey, uint64_t addr, uint32_t len, unsigned int access, struct sn_span *span);
+/* Between a list of SGEs, from byte off on, and a buffer. pd: the QP's, or the SRQ's. */
+enum ibv_wc_status sn_scatter(struct sn_qp *q, const struct sn_pd *pd, const struct ibv_sge *sge, int nsge,
+			      uint32_t off, const void *from, uint32_t len);
 enum ibv_wc_status sn_gather(struct sn_qp *q, const struct ibv_sge *sge, int nsge, uint32_t off, void *to,
 			     uint32_t len);
 

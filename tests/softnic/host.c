@@ -95,7 +95,7 @@ static int init_lock(pthread_mutex_t *m)
 /* Fills the host as the environment says; the file is locked, and all zero. */
 static int init_host(struct sn_host *h)
 {
-	uint64_t ports, cards, rate, delay, part;
+	uint64_t ports, cards, rate, delay, part, ib, adverse;
 	unsigned int a = 0, b = 0;
 	const char *net = getenv("SOFTNIC_NET");
 	int ret;
@@ -105,7 +105,9 @@ static int init_host(struct sn_host *h)
 	    !env_number("SOFTNIC_RATE", 0, 0, UINT64_MAX, &rate) ||
 	    !env_number("SOFTNIC_DELAY", 0, 0, 10000000000ull, &delay) ||
 	    !env_number("SOFTNIC_SEED", 0, 0, UINT64_MAX, &h->seed) ||
-	    !env_number("SOFTNIC_PART_ID", 0, 0, UINT32_MAX, &part))
+	    !env_number("SOFTNIC_PART_ID", 0, 0, UINT32_MAX, &part) ||
+	    !env_number("SOFTNIC_INFINIBAND", 0, 0, 1, &ib) ||
+	    !env_number("SOFTNIC_ADVERSE", 0, 0, 1, &adverse))
 		return -EINVAL;
 	if (!net || sscanf(net, "%u.%u", &a, &b) != 2 || a < 1 || a > 254 || b > 255) {
 		sn_say("SOFTNIC_NET=%s: not the middle of a loopback address, as 1.0", net ? net : "");
@@ -117,6 +119,8 @@ static int init_host(struct sn_host *h)
 	h->ndevs = (uint32_t)ports;
 	h->ncards = (uint32_t)cards;
 	h->part_id = (uint32_t)part;
+	h->infiniband = (uint32_t)ib;
+	h->adverse = (uint32_t)adverse;
 	for (uint32_t i = 0; i < h->ndevs; i++) {
 		struct sn_dev *d = &h->devs[i];
 		uint8_t ip[4] = { 127, (uint8_t)a, (uint8_t)b, (uint8_t)(i + 1) };
@@ -128,7 +132,8 @@ static int init_host(struct sn_host *h)
 		d->port.rate = rate;
 		d->port.delay = delay;
 		gid_link_local(&d->port.gids[0], d->node_guid);
-		gid_v4(&d->port.gids[1], ip);
+		if (!ib)
+			gid_v4(&d->port.gids[1], ip);
 	}
 	return sn_sysfs_make(h, host_dir);
 }
@@ -342,4 +347,15 @@ int sn_host_find_gid(const uint8_t raw[16])
 				return (int)i;
 		}
 	return -1;
+}
+
+/* As the numbers of the devices, and none is 0. */
+int sn_host_find_lid(uint16_t lid)
+{
+	return lid && lid <= sn_shared->ndevs ? lid - 1 : -1;
+}
+
+uint16_t sn_host_lid(uint32_t dev)
+{
+	return sn_shared->infiniband ? (uint16_t)(dev + 1) : 0;
 }

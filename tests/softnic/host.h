@@ -32,6 +32,7 @@ struct sn_port {
 	SN_CACHELINE uint64_t rate;	/* bytes a second in each direction; 0: no limit */
 	uint64_t delay;			/* ns, one way */
 	struct sn_gid gids[SN_GIDS];
+	_Atomic uint64_t drawn;		/* numbers that --adverse has drawn for it */
 };
 
 /* Who has the QP number: sn_owner(); 0: nobody. */
@@ -62,7 +63,9 @@ struct sn_proc {
 struct sn_host {
 	_Atomic uint32_t ready;
 	uint32_t ndevs, ncards;
+	uint32_t infiniband;		/* not RoCE v2 */
 	uint64_t seed;
+	uint32_t adverse;
 	uint32_t part_id;
 	pthread_mutex_t lock;		/* robust, between processes: for what happens rarely */
 	uint32_t next_gen;
@@ -99,6 +102,8 @@ void sn_host_qpn_drop(uint32_t dev, uint32_t qpn);
 bool sn_host_qpn_owner(uint32_t dev, uint32_t qpn, uint32_t *proc, uint32_t *gen);
 
 int sn_host_find_gid(const uint8_t raw[16]);	/* the device that has it; -1 */
+int sn_host_find_lid(uint16_t lid);
+uint16_t sn_host_lid(uint32_t dev);		/* 0 with RoCE */
 
 /* The tree that ibdev_path and dev_path of the devices point into. 0 or -errno. */
 int sn_sysfs_make(const struct sn_host *h, const char *dir);

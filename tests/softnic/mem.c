@@ -59,6 +59,7 @@ int sn_key_add(uint32_t dev, struct sn_mr *mr)
 	k->mrs[i] = mr;
 	mr->mr.lkey = (KEY_FIRST + i) << 8 | LKEY_TAG;
 	mr->mr.rkey = (KEY_FIRST + i) << 8 | RKEY_TAG;
+	mr->rtag = RKEY_TAG;
 	mr->mr.handle = i;
 	return 0;
 }
@@ -76,12 +77,19 @@ void sn_keys_after_fork(void)
 	memset(keys, 0, sizeof(keys));
 }
 
-static struct sn_mr *find(uint32_t dev, uint32_t key, uint32_t tag)
+struct sn_mr *sn_find_key(uint32_t dev, uint32_t key)
 {
 	struct keys *k = &keys[dev];
 	uint32_t i = (key >> 8) - KEY_FIRST;
 
-	return (key & 0xff) == tag && i < k->used ? k->mrs[i] : NULL;
+	return i < k->used ? k->mrs[i] : NULL;
+}
+
+struct sn_mr *sn_find_rkey(uint32_t dev, uint32_t rkey)
+{
+	struct sn_mr *mr = sn_find_key(dev, rkey);
+
+	return mr && (rkey & 0xff) == mr->rtag ? mr : NULL;
 }
 
 static bool inside(const struct sn_mr *mr, uint64_t addr, uint32_t len, struct sn_span *span)
@@ -93,26 +101,26 @@ static bool inside(const struct sn_mr *mr, uint64_t addr, uint32_t len, struct s
 	return true;
 }
 
-enum ibv_wc_status sn_local(uint32_t dev, struct ibv_pd *pd, uint32_t lkey, uint64_t addr, uint32_t len, bool write,
-			    struct sn_span *span)
+enum ibv_wc_status sn_local(uint32_t dev, const struct sn_pd *pd, uint32_t lkey, uint64_t addr, uint32_t len,
+			    bool write, struct sn_span *span)
 {
-	struct sn_mr *mr = find(dev, lkey, LKEY_TAG);
+	struct sn_mr *mr = sn_find_key(dev, lkey);
 
-	if (!mr || mr->mr.pd != pd || (write && !(mr->access & IBV_ACCESS_LOCAL_WRITE)) ||
+	if (!mr || mr->window || (lkey & 0xff) != LKEY_TAG || mr->pd != pd || (write && !(mr->access & IBV_ACCESS_LOCAL_WRITE)) ||
 	    !inside(mr, addr, len, span))
 		return IBV_WC_LOC_PROT_ERR;
 	return IBV_WC_SUCCESS;
 }
 
-bool sn_remote(uint32_t dev, struct ibv_pd *pd, uint32_t rkey, uint64_t addr, uint32_t len, unsigned int access,
-	       struct sn_span *span)
+bool sn_remote(struct sn_qp *q, uint32_t rkey, uint64_t addr, uint32_t len, unsigned int access, struct sn_span *span)
 {
-	struct sn_mr *mr = find(dev, rkey, RKEY_TAG);
+	struct sn_mr *mr = sn_find_rkey(q->dev, rkey);
 
-	return mr && mr->mr.pd == pd && (mr->access & access) && inside(mr, addr, len, span);
+	return mr && mr->pd == q->pd && (!mr->only || mr->only == q->serial) && (mr->access & access) &&
+	       inside(mr, addr, len, span);
 }
 
-static enum ibv_wc_status walk(struct sn_qp *q, const struct ibv_sge *sge, int nsge, uint32_t off, uint8_t *buf,
+static enum ibv_wc_status walk(struct sn_qp *q, const struct sn_pd *pd, const struct ibv_sge *sge, int nsge, uint32_t off, uint8_t *buf,
 			       uint32_t len, bool write)
 {
 	for (int i = 0; i < nsge && len; i++) {
@@ -125,7 +133,7 @@ static enum ibv_wc_status walk(struct sn_qp *q, const struct ibv_sge *sge, int n
 			continue;
 		}
 		n = n - off < len ? n - off : len;
-		st = sn_local(q->dev, sn_ibqp(q)->pd, sge[i].lkey, sge[i].addr + off, n, write, &span);
+		st = sn_local(q->dev, pd, sge[i].lkey, sge[i].addr + off, n, write, &span);
 		if (st)
 			return st;
 		if (write)
@@ -139,15 +147,15 @@ static enum ibv_wc_status walk(struct sn_qp *q, const struct ibv_sge *sge, int n
 	return len ? IBV_WC_LOC_LEN_ERR : IBV_WC_SUCCESS;
 }
 
-enum ibv_wc_status sn_scatter(struct sn_qp *q, const struct ibv_sge *sge, int nsge, uint32_t off, const void *from,
-			      uint32_t len)
+enum ibv_wc_status sn_scatter(struct sn_qp *q, const struct sn_pd *pd, const struct ibv_sge *sge, int nsge,
+			      uint32_t off, const void *from, uint32_t len)
 {
-	return walk(q, sge, nsge, off, (uint8_t *)from, len, true);
+	return walk(q, pd, sge, nsge, off, (uint8_t *)from, len, true);
 }
 
 enum ibv_wc_status sn_gather(struct sn_qp *q, const struct ibv_sge *sge, int nsge, uint32_t off, void *to, uint32_t len)
 {
-	return walk(q, sge, nsge, off, to, len, false);
+	return walk(q, q->pd, sge, nsge, off, to, len, false);
 }
 
 static void host_read(void *to, uint64_t from, size_t n)

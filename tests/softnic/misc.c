@@ -33,13 +33,6 @@ EXPORT int ibv_dofork_range(void *base, size_t size)
 	return 0;
 }
 
-/* Without SEND_OPS_FLAGS at its creation no QP has the extended interface, and with it none is made. */
-struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
-{
-	(void)qp;
-	return NULL;
-}
-
 int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
 	(void)qp;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
-/* Protection domains and memory regions. */
+/* Memory regions. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,30 +13,6 @@
 
 #define KNOWN_ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |		\
 		      IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB)
-
-struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
-{
-	struct sn_pd *pd = calloc(1, sizeof(*pd));
-
-	if (!pd)
-		return NULL;
-	pd->pd.context = context;
-	return &pd->pd;
-}
-
-int ibv_dealloc_pd(struct ibv_pd *ibpd)
-{
-	struct sn_pd *pd = (struct sn_pd *)ibpd;
-	uint32_t users;
-
-	sn_lock();
-	users = pd->users;
-	sn_unlock();
-	if (users)
-		return EBUSY;
-	free(pd);
-	return 0;
-}
 
 /* 0 or a positive errno, as the kernel would refuse it. */
 static int check_access(unsigned int access)
@@ -81,6 +57,7 @@ static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 		return NULL;
 	mr->mr.context = pd->context;
 	mr->mr.pd = pd;
+	mr->pd = sn_base_pd(pd);
 	mr->mr.addr = addr;
 	mr->mr.length = length;
 	mr->iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
@@ -120,6 +97,10 @@ int ibv_dereg_mr(struct ibv_mr *ibmr)
 	struct sn_ctx *c = sn_ctx(ibmr->context);
 
 	sn_lock();
+	if (mr->windows) {
+		sn_unlock();
+		return EBUSY;
+	}
 	if (c->epoch == sn_engine_epoch())
 		sn_key_drop(c->dev, mr);
 	((struct sn_pd *)ibmr->pd)->users--;
@@ -128,11 +109,11 @@ int ibv_dereg_mr(struct ibv_mr *ibmr)
 	return 0;
 }
 
+/* Both keys stay and mean something else at once, also to those who still use them. */
 int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
 {
 	struct sn_mr *mr = (struct sn_mr *)ibmr;
 	unsigned int want = flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned int)access : mr->access;
-	int ret = 0;
 
 	if (!flags || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) || check_access(want) ||
 	    ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) && (!length || !is_mapped(addr, length))) ||
@@ -141,10 +122,16 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 		return IBV_REREG_MR_ERR_INPUT;
 	}
 	sn_lock();
+	if (mr->windows) {
+		sn_unlock();
+		errno = EBUSY;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
 	if (flags & IBV_REREG_MR_CHANGE_PD) {
 		((struct sn_pd *)ibmr->pd)->users--;
 		((struct sn_pd *)pd)->users++;
 		ibmr->pd = pd;
+		mr->pd = sn_base_pd(pd);
 	}
 	mr->access = want;
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
@@ -152,19 +139,8 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 		ibmr->length = length;
 		mr->iova = want & IBV_ACCESS_ZERO_BASED ? 0 : (uintptr_t)addr;
 	}
-	/* both keys change, as those who know the old ones must notice; the old ones are free for the next region */
-	if (sn_ctx(ibmr->context)->epoch == sn_engine_epoch()) {
-		struct sn_mr old = *mr;
-
-		ret = sn_key_add(sn_ctx(ibmr->context)->dev, mr);
-		if (!ret)
-			sn_key_drop(sn_ctx(ibmr->context)->dev, &old);
-	}
 	sn_unlock();
-	if (!ret)
-		return 0;
-	errno = -ret;
-	return IBV_REREG_MR_ERR_CMD;
+	return 0;
 }
 
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)

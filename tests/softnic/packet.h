@@ -27,15 +27,18 @@ enum sn_pkt_flags {
 	SN_LAST = 2,
 	SN_IMM = 4,
 	SN_SOLICITED = 8,
+	SN_INV = 16,		/* imm is a key that the receiver makes invalid */
+	SN_GLOBAL = 32,		/* UD: with a GRH */
 };
 
 struct sn_pkt {
 	uint64_t due;
 	uint8_t op, flags, nak, rnr_timer;
-	uint8_t src_dev, dst_dev;
+	uint8_t src_dev, dst_dev, qp_type;
 	uint16_t mtu;
 	uint32_t src_qpn, dst_qpn;
 	uint32_t psn, npsn;
+	uint32_t gap, early;	/* from due until it is taken, ns; what is placed before that: the message from there on */
 	uint32_t off, len;	/* of the message: where the payload belongs, and its length */
 	uint32_t total, rkey;	/* of a WRITE, READ or SEND: the message's length, from its first packet on */
 	uint64_t raddr;
@@ -85,8 +88,30 @@ void sn_requester_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 void sn_responder_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload, uint64_t now);
 /* Acts if the timer has run out. When it must be called next; UINT64_MAX: never. */
 uint64_t sn_requester_timer(struct sn_qp *q, uint64_t now);
+/* A WRITE's packet lies here before its time: places what --adverse wants to be seen early. False: nothing yet. */
+bool sn_responder_early(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload);
 void sn_requester_flush(struct sn_qp *q);
 void sn_responder_flush(struct sn_qp *q);
+
+/* Drained, in state SQD: says so if that is wanted. */
+void sn_requester_drained(struct sn_qp *q);
+
+/* ---- receive.c: receive WQEs, of the QP or its SRQ ---- */
+
+bool sn_recv_take(struct sn_qp *q);	/* the next one into rsp.rwqe, unless there is one; false: none left */
+/* It is done; p: what the last packet said, NULL: nothing. */
+void sn_recv_done(struct sn_qp *q, const struct sn_pkt *p, enum ibv_wc_status status, enum ibv_wc_opcode op,
+		  uint32_t len);
+enum ibv_wc_status sn_recv_scatter(struct sn_qp *q, uint32_t off, const void *from, uint32_t len);
+void sn_recv_flush(struct sn_qp *q);
+void sn_recv_drop(struct sn_qp *q);	/* the one that was taken, without completion */
+void sn_recv_established(struct sn_qp *q); /* a packet came */
+void sn_srq_check_limit(struct sn_srq *s);
+
+/* ---- unreliable.c: UC and UD, what comes in, and what UD adds to what goes out ---- */
+
+void sn_unreliable_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload);
+void sn_ud_fill(const struct sn_qp *q, const struct sn_wqe *w, struct sn_pkt *p);
 
 /* Starts a packet from q to its peer. NULL: no room now (*gone: never, it is lost). */
 struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t payload_len, uint8_t **payload, bool *gone);

@@ -13,7 +13,7 @@ static uint32_t at_least_one(uint32_t n)
 }
 
 /* Counters of WQEs run over at 2^32, so the arrays must divide that. */
-static uint32_t power_of_two(uint32_t n)
+uint32_t sn_power_of_two(uint32_t n)
 {
 	uint32_t p = 1;
 
@@ -22,22 +22,34 @@ static uint32_t power_of_two(uint32_t n)
 	return p;
 }
 
+int sn_rq_alloc(struct sn_rq *r, uint32_t max_wr, uint32_t max_sge)
+{
+	r->size = sn_power_of_two(max_wr);
+	r->max_sge = max_sge;
+	r->wqes = calloc(r->size, sizeof(*r->wqes));
+	r->sges = calloc((size_t)r->size * at_least_one(max_sge), sizeof(*r->sges));
+	return r->wqes && r->sges ? 0 : -ENOMEM;
+}
+
+void sn_rq_free(struct sn_rq *r)
+{
+	free(r->wqes);
+	free(r->sges);
+}
+
 static int make_queues(struct sn_qp *q)
 {
 	struct sn_sq *s = &q->sq;
-	struct sn_rq *r = &q->rq;
 
-	s->size = power_of_two(q->cap.max_send_wr);
+	s->size = sn_power_of_two(q->cap.max_send_wr);
 	s->max_sge = at_least_one(q->cap.max_send_sge);
 	s->max_inline = q->cap.max_inline_data;
-	r->size = power_of_two(q->cap.max_recv_wr);
-	r->max_sge = at_least_one(q->cap.max_recv_sge);
 	s->wqes = calloc(s->size, sizeof(*s->wqes));
 	s->sges = calloc((size_t)s->size * s->max_sge, sizeof(*s->sges));
 	s->inl = malloc(at_least_one(s->size * s->max_inline));
-	r->wqes = calloc(r->size, sizeof(*r->wqes));
-	r->sges = calloc((size_t)r->size * r->max_sge, sizeof(*r->sges));
-	return s->wqes && s->sges && s->inl && r->wqes && r->sges ? 0 : -ENOMEM;
+	if (!s->wqes || !s->sges || !s->inl)
+		return -ENOMEM;
+	return sn_rq_alloc(&q->rq, q->cap.max_recv_wr, q->cap.max_recv_sge);
 }
 
 static void free_qp(struct sn_qp *q)
@@ -45,20 +57,17 @@ static void free_qp(struct sn_qp *q)
 	free(q->sq.wqes);
 	free(q->sq.sges);
 	free(q->sq.inl);
-	free(q->rq.wqes);
-	free(q->rq.sges);
+	sn_rq_free(&q->rq);
 	free(q);
 }
 
 /* 0 or a positive errno */
 static int check_init(struct ibv_pd *pd, const struct ibv_qp_init_attr *a)
 {
-	if (a->qp_type != IBV_QPT_RC)
-		return EOPNOTSUPP;
-	if (a->srq)
+	if (a->qp_type != IBV_QPT_RC && a->qp_type != IBV_QPT_UC && a->qp_type != IBV_QPT_UD)
 		return EOPNOTSUPP;
 	if (!pd || !a->send_cq || !a->recv_cq || a->send_cq->context != pd->context ||
-	    a->recv_cq->context != pd->context)
+	    a->recv_cq->context != pd->context || (a->srq && a->srq->context != pd->context))
 		return EINVAL;
 	if (a->cap.max_send_wr > SN_MAX_WR || a->cap.max_recv_wr > SN_MAX_WR || a->cap.max_send_sge > SN_MAX_SGE ||
 	    a->cap.max_recv_sge > SN_MAX_SGE || a->cap.max_inline_data > SN_MAX_INLINE)
@@ -75,16 +84,24 @@ static void fill(struct sn_qp *q, struct ibv_pd *pd, const struct ibv_qp_init_at
 	i->pd = pd;
 	i->send_cq = a->send_cq;
 	i->recv_cq = a->recv_cq;
+	i->srq = a->srq;
 	i->qp_type = a->qp_type;
 	pthread_mutex_init(&i->mutex, NULL);
 	pthread_cond_init(&i->cond, NULL);
 	q->cap = a->cap;
+	/* the QP has no receive queue of its own then */
+	if (a->srq)
+		q->cap.max_recv_wr = q->cap.max_recv_sge = 0;
+	q->srq = (struct sn_srq *)a->srq;
 	q->sig_all = a->sq_sig_all;
+	q->pd = sn_base_pd(pd);
 	q->dev = sn_ctx(pd->context)->dev;
 	q->peer_dev = -1;
 }
 
-struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
+static uint64_t serials;
+
+static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *a, const uint64_t *ops)
 {
 	int ret = check_init(pd, a);
 	struct sn_qp *q = NULL;
@@ -98,7 +115,12 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 	fill(q, pd, a);
 	if (make_queues(q))
 		goto err;
+	ret = ops ? sn_wr_offer(q, *ops) : 0;
+	if (ret)
+		goto err;
+	ret = ENOMEM;
 	sn_lock();
+	q->serial = ++serials;
 	if (sn_ctx(pd->context)->epoch == sn_engine_epoch())
 		sn_ibqp(q)->qp_num = sn_host_qpn_take(q->dev);
 	if (!sn_ibqp(q)->qp_num) {
@@ -110,7 +132,10 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 	((struct sn_pd *)pd)->users++;
 	sn_cq(a->send_cq)->users++;
 	sn_cq(a->recv_cq)->users++;
+	if (q->srq)
+		q->srq->users++;
 	sn_unlock();
+	a->cap = q->cap;
 	return sn_ibqp(q);
 err:
 	if (q)
@@ -119,14 +144,22 @@ err:
 	return NULL;
 }
 
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
+{
+	return create(pd, a, NULL);
+}
+
 struct ibv_qp *sn_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *a)
 {
-	if ((a->comp_mask & ~(uint32_t)IBV_QP_INIT_ATTR_PD) || !(a->comp_mask & IBV_QP_INIT_ATTR_PD) ||
-	    a->pd->context != c) {
+	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+
+	if ((a->comp_mask & ~known) || !(a->comp_mask & IBV_QP_INIT_ATTR_PD) || a->pd->context != c ||
+	    ((a->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && a->create_flags)) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
-	return ibv_create_qp(a->pd, (struct ibv_qp_init_attr *)a);
+	return create(a->pd, (struct ibv_qp_init_attr *)a,
+		      a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? &a->send_ops_flags : NULL);
 }
 
 int ibv_destroy_qp(struct ibv_qp *qp)
@@ -140,11 +173,16 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 	}
 	sn_cq_forget(sn_cq(qp->send_cq), q);
 	sn_cq_forget(sn_cq(qp->recv_cq), q);
+	sn_recv_drop(q);
 	sn_async_settle(sn_ctx(qp->context), qp, &q->async_taken, &qp->events_completed);
 	((struct sn_pd *)qp->pd)->users--;
 	sn_cq(qp->send_cq)->users--;
 	sn_cq(qp->recv_cq)->users--;
+	if (q->srq)
+		q->srq->users--;
 	sn_unlock();
+	if (q->build.offered)
+		pthread_mutex_destroy(&q->build.lock);
 	pthread_mutex_destroy(&qp->mutex);
 	pthread_cond_destroy(&qp->cond);
 	free_qp(q);
@@ -161,6 +199,8 @@ void sn_qp_reset(struct sn_qp *q)
 	q->sq.off = q->sq.reads = 0;
 	q->sq.ack_at = q->sq.rnr_until = q->sq.departed = q->sq.last_due = 0;
 	q->rq.free = q->rq.head = q->rq.tail;
+	q->drain_wanted = false;
+	sn_recv_drop(q);
 	memset(&q->rsp, 0, sizeof(q->rsp));
 	q->peer_dev = -1;
 	memset(&q->attr, 0, sizeof(q->attr));
@@ -168,8 +208,10 @@ void sn_qp_reset(struct sn_qp *q)
 
 void sn_qp_connect(struct sn_qp *q)
 {
-	q->mtu = 128u << q->attr.path_mtu;
-	q->peer_dev = sn_host_find_gid(q->attr.ah_attr.grh.dgid.raw);
+	q->mtu = sn_is_ud(q) ? SN_MTU : 128u << q->attr.path_mtu;
+	/* UD sends each message somewhere else */
+	q->dest_qpn = q->attr.dest_qp_num;
+	q->peer_dev = sn_is_ud(q) ? -1 : sn_av_device(&q->attr.ah_attr);
 	memset(&q->rsp, 0, sizeof(q->rsp));
 	q->rsp.epsn = sn_psn(q->attr.rq_psn);
 }
@@ -184,18 +226,12 @@ void sn_qp_rts(struct sn_qp *q)
 /* The values, as the kernel checks them; 0 or a positive errno. */
 static int check_values(struct sn_qp *q, const struct ibv_qp_attr *a, int mask)
 {
-	const struct sn_port *port = &sn_shared->devs[q->dev].port;
-
 	if ((mask & IBV_QP_PORT) && a->port_num != 1)
 		return EINVAL;
 	if ((mask & IBV_QP_PKEY_INDEX) && a->pkey_index)
 		return EINVAL;
-	if (mask & IBV_QP_AV) {
-		/* RoCE: an address needs a GID of ours and of theirs */
-		if (a->ah_attr.port_num != 1 || !a->ah_attr.is_global || a->ah_attr.grh.sgid_index >= SN_GIDS ||
-		    !port->gids[a->ah_attr.grh.sgid_index].valid)
-			return EINVAL;
-	}
+	if ((mask & IBV_QP_AV) && sn_av_check(q->dev, &a->ah_attr))
+		return EINVAL;
 	if ((mask & IBV_QP_PATH_MTU) && (a->path_mtu < IBV_MTU_256 || a->path_mtu > IBV_MTU_4096))
 		return EINVAL;
 	if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) && a->max_rd_atomic > SN_MAX_RD_ATOMIC)
@@ -253,6 +289,10 @@ static int modify(struct sn_qp *q, const struct ibv_qp_attr *a, int mask)
 		sn_qp_fail(q);
 		return 0;
 	}
+	if (to == IBV_QPS_SQD && q->state == IBV_QPS_RTS)
+		q->drain_wanted = (mask & IBV_QP_EN_SQD_ASYNC_NOTIFY) && a->en_sqd_async_notify;
+	if (to == IBV_QPS_RTS)
+		q->drain_wanted = false;
 	take_values(&q->attr, a, mask);
 	if (to == IBV_QPS_RESET)
 		sn_qp_reset(q);
@@ -263,6 +303,8 @@ static int modify(struct sn_qp *q, const struct ibv_qp_attr *a, int mask)
 	q->state = to;
 	if (to == IBV_QPS_RTS)
 		sn_qp_ready(q);
+	if (to == IBV_QPS_SQD)
+		sn_requester_drained(q);
 	return 0;
 }
 
@@ -293,6 +335,7 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask, struct ibv_
 	a->qp_state = a->cur_qp_state = qp->state = q->state;
 	a->path_mig_state = IBV_MIG_MIGRATED;
 	a->cap = q->cap;
+	a->sq_draining = q->state == IBV_QPS_SQD && q->sq.una != q->sq.tail && sn_wqe(&q->sq, q->sq.una)->numbered;
 	if (q->state >= IBV_QPS_RTR)
 		a->rq_psn = q->rsp.epsn;
 	if (q->state >= IBV_QPS_RTS)
@@ -301,6 +344,7 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask, struct ibv_
 	init->qp_context = qp->qp_context;
 	init->send_cq = qp->send_cq;
 	init->recv_cq = qp->recv_cq;
+	init->srq = qp->srq;
 	init->cap = q->cap;
 	init->qp_type = qp->qp_type;
 	init->sq_sig_all = q->sig_all;

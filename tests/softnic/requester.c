@@ -2,6 +2,7 @@
 /* The side of a QP that sends requests and waits for their answers (IBTA 9.7). */
 #include <string.h>
 
+#include "adverse.h"
 #include "engine.h"
 #include "packet.h"
 
@@ -13,6 +14,12 @@ static bool is_read(const struct sn_wqe *w)
 static bool is_atomic(const struct sn_wqe *w)
 {
 	return w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+/* Carried out here, nothing is sent. */
+static bool is_local(const struct sn_wqe *w)
+{
+	return w->opcode == IBV_WR_LOCAL_INV || w->opcode == IBV_WR_BIND_MW;
 }
 
 /* It is done when its response is here, an acknowledgement is not enough. */
@@ -33,6 +40,10 @@ static enum ibv_wc_opcode wc_opcode(const struct sn_wqe *w)
 		return IBV_WC_COMP_SWAP;
 	case IBV_WR_ATOMIC_FETCH_AND_ADD:
 		return IBV_WC_FETCH_ADD;
+	case IBV_WR_LOCAL_INV:
+		return IBV_WC_LOCAL_INV;
+	case IBV_WR_BIND_MW:
+		return IBV_WC_BIND_MW;
 	default:
 		return IBV_WC_SEND;
 	}
@@ -70,7 +81,46 @@ static void fail(struct sn_qp *q, enum ibv_wc_status status)
 
 	complete(q, sn_wqe(s, s->una), s->una, status);
 	s->una++;
-	sn_qp_fail(q);
+	if (!sn_unreliable(q)) {
+		sn_qp_fail(q);
+		return;
+	}
+	/* UC and UD go on receiving */
+	q->state = IBV_QPS_SQE;
+	sn_requester_flush(q);
+}
+
+void sn_requester_drained(struct sn_qp *q)
+{
+	struct sn_sq *s = &q->sq;
+
+	if (q->state != IBV_QPS_SQD || !q->drain_wanted || (s->una != s->tail && sn_wqe(s, s->una)->numbered))
+		return;
+	q->drain_wanted = false;
+	sn_async_raise(sn_ctx(sn_ibqp(q)->context), IBV_EVENT_SQ_DRAINED, sn_ibqp(q));
+}
+
+/* What was carried out here is done when all ahead of it is. */
+static void finish_local(struct sn_qp *q)
+{
+	struct sn_sq *s = &q->sq;
+
+	for (; s->una != s->cur && is_local(sn_wqe(s, s->una)); s->una++)
+		complete(q, sn_wqe(s, s->una), s->una, IBV_WC_SUCCESS);
+}
+
+/* UC, UD: what the port has sent is done. When to look again; UINT64_MAX: nothing is on its way. */
+static uint64_t finish_sent(struct sn_qp *q, uint64_t now)
+{
+	struct sn_sq *s = &q->sq;
+
+	for (; s->una != s->cur && sn_wqe(s, s->una)->left <= now; s->una++)
+		complete(q, sn_wqe(s, s->una), s->una, IBV_WC_SUCCESS);
+	sn_requester_drained(q);
+	/* one that fails waits for its turn */
+	if (s->una == s->cur && s->cur != s->tail)
+		sn_qp_ready(q);
+	return s->una != s->cur ? sn_wqe(s, s->una)->left : UINT64_MAX;
 }
 
 static uint64_t timeout_ns(const struct sn_qp *q)
@@ -122,8 +172,15 @@ uint64_t sn_requester_timer(struct sn_qp *q, uint64_t now)
 {
 	struct sn_sq *s = &q->sq;
 
+	if (q->state != IBV_QPS_RESET && q->state != IBV_QPS_ERR &&
+	    (sn_cq(sn_ibqp(q)->send_cq)->overrun || sn_cq(sn_ibqp(q)->recv_cq)->overrun)) {
+		sn_qp_fail(q);
+		sn_async_raise(sn_ctx(sn_ibqp(q)->context), IBV_EVENT_QP_FATAL, sn_ibqp(q));
+	}
 	if (q->state != IBV_QPS_RTS && q->state != IBV_QPS_SQD)
 		return UINT64_MAX;
+	if (sn_unreliable(q))
+		return finish_sent(q, now);
 	if (s->rnr_until) {
 		if (now < s->rnr_until)
 			return s->rnr_until;
@@ -151,13 +208,15 @@ static enum ibv_wc_status check_local(struct sn_qp *q, const struct sn_wqe *w)
 {
 	struct sn_span span;
 
-	if (w->len > SN_MAX_MSG)
+	if (w->len > (sn_is_ud(q) ? SN_MTU : SN_MAX_MSG))
 		return IBV_WC_LOC_LEN_ERR;
+	if (sn_is_ud(q) && w->ud.pd != q->pd)
+		return IBV_WC_LOC_QP_OP_ERR;
 	if (has_response(w) && !q->attr.max_rd_atomic)
 		return IBV_WC_LOC_QP_OP_ERR;
 	for (int i = 0; i < w->nsge; i++) {
 		const struct ibv_sge *g = &w->sge[i];
-		enum ibv_wc_status st = g->length ? sn_local(q->dev, sn_ibqp(q)->pd, g->lkey, g->addr, g->length,
+		enum ibv_wc_status st = g->length ? sn_local(q->dev, q->pd, g->lkey, g->addr, g->length,
 							     has_response(w), &span) : IBV_WC_SUCCESS;
 
 		if (st)
@@ -169,7 +228,8 @@ static enum ibv_wc_status check_local(struct sn_qp *q, const struct sn_wqe *w)
 /* Whether the next WQE may start now. */
 static bool may_start(struct sn_qp *q, const struct sn_wqe *w)
 {
-	if (q->state != IBV_QPS_RTS)
+	/* what was begun is finished in SQD, too, and sent again if need be */
+	if (q->state != IBV_QPS_RTS && !w->numbered)
 		return false;
 	if ((w->flags & IBV_SEND_FENCE) && q->sq.reads)
 		return false;
@@ -213,9 +273,15 @@ static void fill(const struct sn_qp *q, const struct sn_wqe *w, struct sn_pkt *p
 			p->flags |= SN_IMM;
 			p->imm = w->imm;
 		}
+		if (w->opcode == IBV_WR_SEND_WITH_INV) {
+			p->flags |= SN_INV;
+			p->imm = w->imm;
+		}
 		if (w->flags & IBV_SEND_SOLICITED)
 			p->flags |= SN_SOLICITED;
 	}
+	if (sn_is_ud(q))
+		sn_ud_fill(q, w, p);
 }
 
 static void number(struct sn_qp *q, struct sn_wqe *w)
@@ -238,9 +304,33 @@ static void sent(struct sn_qp *q, struct sn_wqe *w, uint32_t seg, uint64_t now)
 	if (has_response(w) || s->off == w->len) {
 		s->cur++;
 		s->off = 0;
+		w->left = s->departed > now ? s->departed : now;
 	}
-	if (!s->ack_at)
+	if (sn_unreliable(q))
+		sn_timer_at(finish_sent(q, now));
+	else if (!s->ack_at)
 		start_timer(q, now);
+}
+
+/* After a retransmission it was done before. */
+static enum sn_step carry_out(struct sn_qp *q, struct sn_wqe *w)
+{
+	struct sn_sq *s = &q->sq;
+	enum ibv_wc_status st = IBV_WC_SUCCESS;
+
+	if (!w->numbered)
+		st = w->opcode == IBV_WR_BIND_MW ? sn_bind(q, w) : sn_invalidate(q, w->imm);
+	if (st) {
+		if (s->una == s->cur)
+			fail(q, st);
+		return SN_IDLE;
+	}
+	w->numbered = true;
+	w->psn = s->psn;
+	w->npsn = 0;
+	s->cur++;
+	finish_local(q);
+	return SN_SENT;
 }
 
 enum sn_step sn_requester_step(struct sn_qp *q, uint64_t now, uint64_t *when)
@@ -263,6 +353,8 @@ enum sn_step sn_requester_step(struct sn_qp *q, uint64_t now, uint64_t *when)
 			s->waited = false;
 			return SN_IDLE;
 		}
+		if (is_local(w))
+			return carry_out(q, w);
 		st = check_local(q, w);
 		if (st) {
 			/* in its turn: what is ahead of it is not done yet */
@@ -271,6 +363,10 @@ enum sn_step sn_requester_step(struct sn_qp *q, uint64_t now, uint64_t *when)
 			return SN_IDLE;
 		}
 		number(q, w);
+		if (sn_is_ud(q)) {
+			q->peer_dev = w->ud.dev;
+			q->dest_qpn = w->ud.qpn;
+		}
 	}
 	if (q->peer_dev >= 0) {
 		*when = sn_port_when(q->dev, (uint32_t)q->peer_dev);
@@ -301,9 +397,12 @@ enum sn_step sn_requester_step(struct sn_qp *q, uint64_t now, uint64_t *when)
 			return SN_IDLE;
 		}
 		sn_port_charge(q->dev, (uint32_t)q->peer_dev, seg, s->waited, now, &s->departed, &p->due);
+		if (!s->off)
+			sn_adverse_message(&s->luck, q, p->op, w->len);
+		sn_adverse_packet(&s->luck, p);
 		if (p->due < s->last_due)
 			p->due = s->last_due;
-		s->last_due = p->due;
+		s->last_due = p->due + (p->flags & SN_LAST ? p->gap : 0);
 		sn_link_end();
 	}
 	sent(q, w, seg, now);
@@ -326,6 +425,7 @@ static void done(struct sn_qp *q)
 	}
 	complete(q, w, s->una, IBV_WC_SUCCESS);
 	s->una++;
+	finish_local(q);
 }
 
 static void progress(struct sn_qp *q, uint64_t now)
@@ -333,6 +433,7 @@ static void progress(struct sn_qp *q, uint64_t now)
 	q->sq.retry_left = q->attr.retry_cnt;
 	q->sq.rnr_left = q->attr.rnr_retry;
 	start_timer(q, now);
+	sn_requester_drained(q);
 	sn_qp_ready(q);
 }
 
@@ -387,7 +488,7 @@ static void read_response(struct sn_qp *q, const struct sn_pkt *p, const uint8_t
 
 	if (!w || !is_read(w) || p->off != w->got || p->len > w->len - w->got)
 		return;
-	st = sn_scatter(q, w->sge, w->nsge, w->got, payload, p->len);
+	st = sn_scatter(q, q->pd, w->sge, w->nsge, w->got, payload, p->len);
 	if (st) {
 		fail(q, st);
 		return;
@@ -405,7 +506,7 @@ static void atomic_response(struct sn_qp *q, const struct sn_pkt *p, uint64_t no
 
 	if (!w || !is_atomic(w))
 		return;
-	st = sn_scatter(q, w->sge, w->nsge, 0, &p->swap, sizeof(p->swap));
+	st = sn_scatter(q, q->pd, w->sge, w->nsge, 0, &p->swap, sizeof(p->swap));
 	if (st) {
 		fail(q, st);
 		return;

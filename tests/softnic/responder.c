@@ -2,6 +2,7 @@
 /* The side of a QP that carries out what the peer asks for (IBTA 9.7). */
 #include <string.h>
 
+#include "adverse.h"
 #include "engine.h"
 #include "packet.h"
 
@@ -36,49 +37,12 @@ static void queue_nak(struct sn_qp *q, enum sn_nak code)
 	e->rnr_timer = q->attr.min_rnr_timer;
 }
 
-static void recv_done(struct sn_qp *q, const struct sn_pkt *p, enum ibv_wc_status status, enum ibv_wc_opcode op,
-		      uint32_t len)
-{
-	struct sn_responder *r = &q->rsp;
-	struct sn_cqe c = { .qp = q, .slot = r->rwqe_slot, .recv = true };
-
-	c.wc.wr_id = r->rwqe.wr_id;
-	c.wc.status = status;
-	c.wc.opcode = op;
-	c.wc.byte_len = len;
-	c.wc.qp_num = sn_ibqp(q)->qp_num;
-	c.wc.src_qp = q->attr.dest_qp_num;
-	c.solicited = p && (p->flags & SN_SOLICITED);
-	if (p && (p->flags & SN_IMM)) {
-		c.wc.wc_flags |= IBV_WC_WITH_IMM;
-		c.wc.imm_data = p->imm;
-	}
-	r->have_rwqe = false;
-	sn_cq_push(sn_cq(sn_ibqp(q)->recv_cq), &c);
-}
-
-/* Takes the next receive WQE; false: there is none. */
-static bool take_rwqe(struct sn_qp *q)
-{
-	struct sn_rq *rq = &q->rq;
-
-	if (q->rsp.have_rwqe)
-		return true;
-	if (rq->head == rq->tail)
-		return false;
-	q->rsp.rwqe = rq->wqes[rq->head % rq->size];
-	q->rsp.rwqe_slot = ++rq->head;
-	q->rsp.have_rwqe = true;
-	return true;
-}
-
 void sn_responder_flush(struct sn_qp *q)
 {
 	q->rsp.rsp_head = q->rsp.rsp_tail;
 	q->rsp.ack_due = false;
 	q->rsp.closed = true;
-	while (take_rwqe(q))
-		recv_done(q, NULL, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV, 0);
+	sn_recv_flush(q);
 }
 
 /* ---- requests ---- */
@@ -101,32 +65,38 @@ static void send_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payl
 	struct sn_responder *r = &q->rsp;
 	enum ibv_wc_status st;
 
-	if (!take_rwqe(q)) {
+	if (!sn_recv_take(q)) {
 		queue_nak(q, SN_NAK_RNR);
 		return;
 	}
 	if (p->len > r->rwqe.len - r->msg_off) {
-		recv_done(q, NULL, IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, 0);
+		sn_recv_done(q, NULL, IBV_WC_LOC_LEN_ERR, IBV_WC_RECV, 0);
 		queue_nak(q, SN_NAK_INVALID);
 		return;
 	}
-	st = sn_scatter(q, r->rwqe.sge, r->rwqe.nsge, r->msg_off, payload, p->len);
+	st = sn_recv_scatter(q, r->msg_off, payload, p->len);
 	if (st) {
-		recv_done(q, NULL, st, IBV_WC_RECV, 0);
+		sn_recv_done(q, NULL, st, IBV_WC_RECV, 0);
 		queue_nak(q, SN_NAK_OP);
+		return;
+	}
+	/* the key that the sender names must be of a window that is bound to this QP */
+	if ((p->flags & SN_INV) && sn_invalidate(q, p->imm)) {
+		queue_nak(q, SN_NAK_ACCESS);
 		return;
 	}
 	r->msg_off += p->len;
 	r->epsn = sn_psn(r->epsn + p->npsn);
 	r->in_msg = !(p->flags & SN_LAST);
 	if (!r->in_msg)
-		recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV, r->msg_off);
+		sn_recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV, r->msg_off);
 }
 
 static void write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload)
 {
 	struct sn_responder *r = &q->rsp;
 	struct sn_span span;
+	uint32_t n;
 
 	if (!may(q, IBV_ACCESS_REMOTE_WRITE)) {
 		queue_nak(q, SN_NAK_INVALID);
@@ -139,22 +109,42 @@ static void write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 	}
 	/* all of it is checked, for each part again, since the memory may go away meanwhile; unless it is nothing */
 	if (r->msg_len && (p->len > r->msg_len - r->msg_off ||
-			   !sn_remote(q->dev, sn_ibqp(q)->pd, r->msg_rkey, r->msg_raddr, r->msg_len,
+			   !sn_remote(q, r->msg_rkey, r->msg_raddr, r->msg_len,
 				      IBV_ACCESS_REMOTE_WRITE, &span))) {
 		queue_nak(q, SN_NAK_ACCESS);
 		return;
 	}
-	if ((p->flags & SN_IMM) && !take_rwqe(q)) {
+	if ((p->flags & SN_IMM) && !sn_recv_take(q)) {
 		queue_nak(q, SN_NAK_RNR);
 		return;
 	}
-	if (p->len)
-		span.ops->write(span.addr + r->msg_off, payload, p->len);
+	/* without what is there already */
+	n = p->early <= p->off ? 0 : p->early - p->off < p->len ? p->early - p->off : p->len;
+	if (n)
+		span.ops->write(span.addr + r->msg_off, payload, n);
 	r->msg_off += p->len;
 	r->epsn = sn_psn(r->epsn + p->npsn);
 	r->in_msg = !(p->flags & SN_LAST);
 	if (p->flags & SN_IMM)
-		recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, r->msg_len);
+		sn_recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, r->msg_len);
+}
+
+bool sn_responder_early(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload)
+{
+	struct sn_responder *r = &q->rsp;
+	uint32_t begin = sn_psn(r->epsn - (r->in_msg ? r->msg_off / q->mtu : 0));
+	uint32_t skip = p->early > p->off ? p->early - p->off : 0;
+	struct sn_span span;
+
+	/* only of the message whose turn it is: nothing lands before all ahead of it was accepted */
+	if (r->closed || begin != sn_psn(p->psn - p->off / q->mtu) || p->mtu != q->mtu ||
+	    sn_psn_diff(p->psn, r->epsn) < 0 || !may(q, IBV_ACCESS_REMOTE_WRITE) ||
+	    p->off + p->len > p->total ||
+	    !sn_remote(q, p->rkey, p->raddr, p->total, IBV_ACCESS_REMOTE_WRITE, &span))
+		return false;
+	if (skip < p->len)
+		span.ops->write(span.addr + p->off + skip, payload + skip, p->len - skip);
+	return true;
 }
 
 static uint32_t reads_queued(const struct sn_responder *r)
@@ -177,7 +167,7 @@ static void read_in(struct sn_qp *q, const struct sn_pkt *p, bool again)
 		return;
 	}
 	if (p->total &&
-	    !sn_remote(q->dev, sn_ibqp(q)->pd, p->rkey, p->raddr, p->total, IBV_ACCESS_REMOTE_READ, &span)) {
+	    !sn_remote(q, p->rkey, p->raddr, p->total, IBV_ACCESS_REMOTE_READ, &span)) {
 		queue_nak(q, SN_NAK_ACCESS);
 		return;
 	}
@@ -203,7 +193,7 @@ static void atomic_in(struct sn_qp *q, const struct sn_pkt *p)
 		queue_nak(q, SN_NAK_INVALID);
 		return;
 	}
-	if (!sn_remote(q->dev, sn_ibqp(q)->pd, p->rkey, p->raddr, 8, IBV_ACCESS_REMOTE_ATOMIC, &span)) {
+	if (!sn_remote(q, p->rkey, p->raddr, 8, IBV_ACCESS_REMOTE_ATOMIC, &span)) {
 		queue_nak(q, SN_NAK_ACCESS);
 		return;
 	}
@@ -253,6 +243,7 @@ void sn_responder_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 	(void)now;
 	if (r->closed)
 		return;
+	sn_recv_established(q);
 	if (d < 0) {
 		duplicate(q, p);
 		return;
@@ -298,6 +289,7 @@ static void send_control(struct sn_qp *q, struct sn_pkt *p, uint64_t now)
 	struct sn_responder *r = &q->rsp;
 
 	sn_port_control(q->dev, (uint32_t)q->peer_dev, now, &p->due);
+	sn_adverse_answer(p);
 	if (p->due < r->last_due)
 		p->due = r->last_due;
 	r->last_due = p->due;
@@ -322,7 +314,7 @@ static enum sn_step read_step(struct sn_qp *q, struct sn_rsp *e, uint64_t now, u
 		}
 	}
 	/* the memory is looked at only now: what the program writes meanwhile may be what the reader gets */
-	if (seg && !sn_remote(q->dev, sn_ibqp(q)->pd, e->rkey, e->raddr + e->off, seg, IBV_ACCESS_REMOTE_READ, &span)) {
+	if (seg && !sn_remote(q, e->rkey, e->raddr + e->off, seg, IBV_ACCESS_REMOTE_READ, &span)) {
 		e->kind = SN_RSP_NAK;
 		e->value = SN_NAK_ACCESS;
 		r->closed = true;
@@ -339,6 +331,9 @@ static enum sn_step read_step(struct sn_qp *q, struct sn_rsp *e, uint64_t now, u
 		if (seg)
 			span.ops->read(payload, span.addr, seg);
 		sn_port_charge(q->dev, (uint32_t)q->peer_dev, seg, r->waited, now, &left, &p->due);
+		if (!e->off)
+			sn_adverse_message(&r->luck, q, SN_READ_RSP, e->len);
+		sn_adverse_packet(&r->luck, p);
 		if (p->due < r->last_due)
 			p->due = r->last_due;
 		r->last_due = p->due;

@@ -24,6 +24,8 @@
 #define SN_MAX_INLINE 512
 #define SN_MAX_RD_ATOMIC 16
 #define SN_PKEY 0xffff
+#define SN_MTU 4096
+#define SN_GRH 40
 
 #define sn_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
 
@@ -40,6 +42,7 @@ struct sn_ctx {
 struct sn_pd {
 	struct ibv_pd pd;
 	uint32_t users;
+	struct sn_pd *base;	/* whose objects may use each other: itself, or what it is the parent domain of */
 };
 
 /*
@@ -54,11 +57,29 @@ struct sn_mem_ops {
 	uint64_t (*fetch_add)(uint64_t at, uint64_t add);
 };
 
+/* What a key stands for: a memory region, or the part of one that a window is bound to. */
 struct sn_mr {
 	struct ibv_mr mr;
+	const struct sn_pd *pd;	/* NULL: nothing, an unbound window */
 	uint64_t iova;
 	unsigned int access;
 	const struct sn_mem_ops *ops;
+	uint8_t rtag;		/* low byte of its rkey */
+	bool window;		/* has no lkey */
+	uint64_t only;		/* the serial of the one QP that may use it; 0: all */
+	uint32_t windows;	/* bound to it */
+};
+
+struct sn_mw {
+	struct ibv_mw mw;
+	struct sn_mr win;
+	struct sn_mr *base;	/* what it is bound to */
+};
+
+struct sn_ah {
+	struct ibv_ah ah;
+	struct ibv_ah_attr attr;
+	int dev;		/* that has the address; -1: none */
 };
 
 struct sn_channel {
@@ -67,16 +88,26 @@ struct sn_channel {
 };
 
 struct sn_qp;
+struct sn_srq;
 
 struct sn_cqe {
 	struct ibv_wc wc;
-	struct sn_qp *qp;	/* NULL: it is gone */
-	uint32_t slot;		/* SQ or RQ is free up to here once this is polled */
+	struct sn_qp *qp;
+	struct sn_srq *srq;	/* one of its slots is free once this is polled; NULL: it is the QP's own queue */
+	uint32_t slot;		/* SQ or RQ is free up to here then */
+	uint64_t stamp, wall;	/* only if the CQ wants them */
 	bool recv, solicited;
 };
 
 struct sn_cq {
-	struct ibv_cq cq;
+	union {
+		struct ibv_cq cq;
+		struct ibv_cq_ex ex;
+	};
+	bool single_threaded, ignore_overrun, stamps;
+	pthread_mutex_t polling; /* from start_poll to end_poll */
+	struct sn_cqe now;	/* that start_poll or next_poll found */
+	uint32_t held;		/* taken, but their room is only given back by end_poll */
 	struct sn_channel *channel; /* cq.channel is for the program, which may put another one there */
 	struct sn_cqe *ring;
 	uint32_t size, head;
@@ -90,6 +121,12 @@ struct sn_cq {
 	TAILQ_ENTRY(sn_cq) in_channel;
 };
 
+/* What --adverse has drawn for a message; see adverse.h. */
+struct sn_luck {
+	uint64_t late;
+	uint32_t gap, early;
+};
+
 struct sn_wqe {
 	uint64_t wr_id, raddr, compare_add, swap;
 	enum ibv_wr_opcode opcode;
@@ -97,6 +134,20 @@ struct sn_wqe {
 	uint32_t len, rkey, imm;
 	uint32_t psn, npsn;
 	uint32_t got;		/* bytes of the response so far */
+	uint64_t left;		/* UC, UD: when the port has sent it */
+	union {
+		struct {
+			struct ibv_ah_attr av;
+			const struct sn_pd *pd;
+			int dev;
+			uint32_t qpn, qkey;
+		} ud;
+		struct {
+			uint32_t old_rkey, new_rkey, lkey;
+			uint64_t addr, length;
+			unsigned int access;
+		} bind;
+	};
 	uint16_t nsge;
 	bool signalled, numbered; /* numbered: has its psn */
 	struct ibv_sge *sge;
@@ -126,6 +177,7 @@ struct sn_sq {
 	uint64_t departed;	/* when the port will have sent what it was given */
 	uint64_t last_due;
 	bool waited;		/* for the port */
+	struct sn_luck luck;
 };
 
 struct sn_rwqe {
@@ -141,6 +193,13 @@ struct sn_rq {
 	struct ibv_sge *sges;
 	uint32_t size, max_sge;
 	uint32_t free, head, tail;
+};
+
+struct sn_srq {
+	struct ibv_srq srq;
+	const struct sn_pd *pd;
+	struct sn_rq rq;	/* its counter "free" counts completions that were polled, of whatever slot */
+	uint32_t max_wr, limit, users, async_taken;
 };
 
 /* What a responder has to send, in order. */
@@ -166,8 +225,10 @@ struct sn_responder {
 	uint32_t msg_off;	/* bytes of the message so far */
 	uint64_t msg_raddr;
 	uint32_t msg_rkey, msg_len;
+	bool established;	/* the event was raised */
 	bool have_rwqe;
 	struct sn_rwqe rwqe;	/* copied when it was taken */
+	struct ibv_sge rwqe_sge[SN_MAX_SGE];
 	uint32_t rwqe_slot;
 	struct sn_rsp rsps[SN_RSPS];
 	uint32_t rsp_head, rsp_tail;
@@ -176,19 +237,31 @@ struct sn_responder {
 	uint32_t done_at;
 	uint64_t last_due;
 	bool waited;		/* for the port */
+	struct sn_luck luck;	/* of the response to a READ */
 };
 
 struct sn_qp {
 	struct ibv_qp_ex ex;	/* its first member is what the program sees */
+	uint64_t serial;	/* never used again, unlike its number */
+	const struct sn_pd *pd;
 	enum ibv_qp_state state; /* qp.state is what the program was told last */
 	struct ibv_qp_attr attr;
 	struct ibv_qp_cap cap;
-	bool sig_all;
+	bool sig_all, drain_wanted;
 	uint32_t dev, mtu;
 	uint32_t async_taken;
 	int peer_dev;		/* -1: nobody has that address */
+	uint32_t dest_qpn;
 	struct sn_sq sq;
 	struct sn_rq rq;
+	struct sn_srq *srq;	/* in place of rq */
+	struct {
+		bool offered;
+		pthread_mutex_t lock;	/* from ibv_wr_start() to ibv_wr_complete() */
+		uint32_t n;		/* WQEs behind the tail of the SQ that are being filled */
+		struct sn_wqe *wqe;	/* the last of them; NULL: it went wrong */
+		int err;
+	} build;
 	struct sn_responder rsp;
 	bool ready, requests_turn;
 	TAILQ_ENTRY(sn_qp) in_ready;
@@ -210,14 +283,41 @@ static inline struct ibv_qp *sn_ibqp(struct sn_qp *q)
 	return &q->ex.qp_base;
 }
 
+static inline const struct sn_pd *sn_base_pd(struct ibv_pd *pd)
+{
+	return ((struct sn_pd *)pd)->base;
+}
+
 static inline struct sn_cq *sn_cq(struct ibv_cq *c)
 {
 	return (struct sn_cq *)c;
 }
 
+/* It neither waits for acknowledgements nor sends any. */
+static inline bool sn_unreliable(const struct sn_qp *q)
+{
+	return q->ex.qp_base.qp_type != IBV_QPT_RC;
+}
+
+static inline bool sn_is_ud(const struct sn_qp *q)
+{
+	return q->ex.qp_base.qp_type == IBV_QPT_UD;
+}
+
+static inline bool sn_receives(const struct sn_qp *q)
+{
+	return q->state >= IBV_QPS_RTR && q->state <= IBV_QPS_SQE;
+}
+
 static inline struct sn_wqe *sn_wqe(struct sn_sq *s, uint32_t i)
 {
 	return &s->wqes[i % s->size];
+}
+
+/* Where its inline data go. */
+static inline uint8_t *sn_wqe_inline(struct sn_qp *q, const struct sn_wqe *w)
+{
+	return q->sq.inl + (size_t)(w - q->sq.wqes) * q->sq.max_inline;
 }
 
 /* ---- front end, called by verbs_context's slots ---- */
@@ -227,14 +327,55 @@ int sn_query_device_ex(struct ibv_context *c, const struct ibv_query_device_ex_i
 int sn_query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr *attr, size_t size);
 int sn_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int sn_req_notify_cq(struct ibv_cq *cq, int solicited);
+struct ibv_cq_ex *sn_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *attr);
+int sn_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 int sn_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int sn_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int sn_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 struct ibv_qp *sn_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);
+struct ibv_mw *sn_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
+int sn_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
+int sn_dealloc_mw(struct ibv_mw *mw);
+struct ibv_td *sn_alloc_td(struct ibv_context *c, struct ibv_td_init_attr *attr);
+int sn_dealloc_td(struct ibv_td *td);
+struct ibv_pd *sn_alloc_parent_domain(struct ibv_context *c, struct ibv_parent_domain_init_attr *attr);
+int sn_query_rt_values(struct ibv_context *c, struct ibv_values_ex *values);
 
 /* May the state change so, with these attributes? (IBTA 11.2.5.2; the kernel's ib_modify_qp_is_ok) */
 bool sn_modify_ok(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask);
 
+/* ---- within the front end ---- */
+
+#define SN_REMOTE_ACCESS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
+int sn_rq_alloc(struct sn_rq *rq, uint32_t max_wr, uint32_t max_sge);
+void sn_rq_free(struct sn_rq *rq);
+uint32_t sn_power_of_two(uint32_t at_least);
+/* The slot for the WQE that is n behind the tail, cleared; NULL: there is no room. */
+struct sn_wqe *sn_wqe_new(struct sn_qp *q, uint32_t n);
+/* Whether a filled WQE may be posted; 0 or a positive errno. */
+int sn_wqe_check(const struct sn_qp *q, const struct sn_wqe *w);
+void sn_wqe_address(struct sn_wqe *w, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey);
+int sn_wqe_bind(struct sn_wqe *w, const struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info);
+/* n more WQEs are in the SQ. */
+void sn_sq_advance(struct sn_qp *q, uint32_t n);
+/* Offers ibv_wr_*; 0 or a positive errno. */
+int sn_wr_offer(struct sn_qp *q, uint64_t ops);
+bool sn_op_offered(enum ibv_qp_type type, enum ibv_wr_opcode op);
+int sn_av_check(uint32_t dev, const struct ibv_ah_attr *a); /* 0 or a positive errno */
+int sn_av_device(const struct ibv_ah_attr *a);		    /* that has the address; -1: none */
+/* Takes the first completion, which frees its slot. With the lock. */
+bool sn_cq_take(struct sn_cq *cq, struct sn_cqe *cqe);
+struct sn_cq *sn_cq_new(struct ibv_context *c, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+			uint32_t vector);
+void sn_count_event(int fd);
+extern pthread_cond_t sn_acknowledged;	/* of events, of any object */
+
 /* ---- front end, called by the engine with the lock held ---- */
+
+/* Memory windows; MW_BIND_ERR if it cannot be. */
+enum ibv_wc_status sn_bind(struct sn_qp *q, const struct sn_wqe *w);
+enum ibv_wc_status sn_invalidate(struct sn_qp *q, uint32_t rkey);
 
 void sn_cq_push(struct sn_cq *cq, const struct sn_cqe *cqe);
 void sn_cq_forget(struct sn_cq *cq, struct sn_qp *qp);	/* drops a QP's completions */

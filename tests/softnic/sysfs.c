@@ -53,7 +53,7 @@ static void guid_text(char *buf, size_t n, uint64_t g)
 		 (unsigned int)(g >> 16) & 0xffff, (unsigned int)g & 0xffff);
 }
 
-static int make_gids(const struct sn_port *port, const char *root)
+static int make_gids(const struct sn_port *port, bool ib, const char *root)
 {
 	int ret = 0;
 
@@ -69,7 +69,9 @@ static int make_gids(const struct sn_port *port, const char *root)
 		if (ret || !port->gids[i].valid)
 			continue;
 		snprintf(name, sizeof(name), "ports/1/gid_attrs/types/%d", i);
-		ret = put(root, name, "RoCE v2");
+		ret = put(root, name, ib ? "IB/RoCE v1" : "RoCE v2");
+		if (ib)
+			continue;
 		snprintf(name, sizeof(name), "ports/1/gid_attrs/ndevs/%d", i);
 		if (!ret)
 			ret = put(root, name, "lo"); /* the only netdev that has the addresses */
@@ -104,14 +106,14 @@ static int make_device(const struct sn_host *h, uint32_t i, const char *dir)
 	    (ret = put(ib, "node_desc", "softnic")) || (ret = put(ib, "fw_ver", "0.1.0")) ||
 	    (ret = put(ib, "board_id", "SOFTNIC")) || (ret = put(ib, "hca_type", "softnic")) ||
 	    (ret = put(ib, "ports/1/state", "4: ACTIVE")) || (ret = put(ib, "ports/1/phys_state", "5: LinkUp")) ||
-	    (ret = put(ib, "ports/1/link_layer", "Ethernet")) ||
+	    (ret = put(ib, "ports/1/link_layer", h->infiniband ? "InfiniBand" : "Ethernet")) ||
 	    (ret = put(ib, "ports/1/rate", "100 Gb/sec (4X EDR)")) ||
-	    (ret = put(ib, "ports/1/lid", "0x0")) || (ret = put(ib, "ports/1/pkeys/0", "0xffff")) ||
+	    (ret = put(ib, "ports/1/lid", "0x%x", sn_host_lid(i))) || (ret = put(ib, "ports/1/pkeys/0", "0xffff")) ||
 	    (ret = put(verbs, "ibdev", "mlx5_%u", i)) || (ret = put(verbs, "abi_version", "1")))
 		return ret;
 	if (symlink(pci, link) && errno != EEXIST)
 		return -errno;
-	return make_gids(&d->port, ib);
+	return make_gids(&d->port, h->infiniband, ib);
 }
 
 int sn_sysfs_make(const struct sn_host *h, const char *dir)

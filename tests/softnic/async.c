@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* Asynchronous events. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine.h"
+
+struct sn_async {
+	STAILQ_ENTRY(sn_async) next;
+	struct ibv_async_event ev;
+};
+
+pthread_cond_t sn_acknowledged = PTHREAD_COND_INITIALIZER;
+
+void sn_async_raise(struct sn_ctx *c, enum ibv_event_type type, void *element)
+{
+	struct sn_async *a = calloc(1, sizeof(*a));
+
+	if (!a) {
+		sn_say("out of memory, an event is lost");
+		return;
+	}
+	a->ev.event_type = type;
+	a->ev.element.qp = element;
+	STAILQ_INSERT_TAIL(&c->asyncs, a, next);
+	sn_count_event(c->v.context.async_fd);
+}
+
+/* Counters of the object that the event is of: NULL, it is of none that goes. */
+static uint32_t *taken_of(const struct ibv_async_event *ev, uint32_t **completed)
+{
+	switch (ev->event_type) {
+	case IBV_EVENT_CQ_ERR:
+		*completed = &ev->element.cq->async_events_completed;
+		return &sn_cq(ev->element.cq)->async_taken;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		*completed = &ev->element.qp->events_completed;
+		return &sn_qp(ev->element.qp)->async_taken;
+	case IBV_EVENT_SRQ_ERR:
+	case IBV_EVENT_SRQ_LIMIT_REACHED:
+		*completed = &ev->element.srq->events_completed;
+		return &((struct sn_srq *)ev->element.srq)->async_taken;
+	default:
+		return NULL;
+	}
+}
+
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *ev)
+{
+	struct sn_ctx *c = sn_ctx(context);
+	struct sn_async *a = NULL;
+	uint32_t *taken, *completed;
+	uint64_t n;
+
+	while (!a) {
+		if (read(context->async_fd, &n, sizeof(n)) != sizeof(n))
+			return -1;
+		sn_lock();
+		/* none: its object was destroyed meanwhile */
+		a = STAILQ_FIRST(&c->asyncs);
+		if (a) {
+			STAILQ_REMOVE_HEAD(&c->asyncs, next);
+			*ev = a->ev;
+			taken = taken_of(ev, &completed);
+			if (taken)
+				++*taken;
+		}
+		sn_unlock();
+	}
+	free(a);
+	return 0;
+}
+
+void ibv_ack_async_event(struct ibv_async_event *ev)
+{
+	uint32_t *completed;
+
+	sn_lock();
+	if (taken_of(ev, &completed))
+		++*completed;
+	pthread_cond_broadcast(&sn_acknowledged);
+	sn_unlock();
+}
+
+void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, const uint32_t *completed)
+{
+	struct sn_async *a, *next;
+
+	for (a = STAILQ_FIRST(&c->asyncs); a; a = next) {
+		next = STAILQ_NEXT(a, next);
+		if (a->ev.element.qp != element)
+			continue;
+		STAILQ_REMOVE(&c->asyncs, a, sn_async, next);
+		free(a);
+	}
+	while (*taken != *completed)
+		sn_wait_unlocked(&sn_acknowledged);
+}
