@@ -230,7 +230,7 @@ static void add_flag(struct df_ep *ep, struct batch *b, enum df_kind kind, uint6
 }
 
 /* A READ of part of the round's last WRITE, behind it in the queue: it must return the new bytes. */
-static void add_readback(struct df_ep *ep, struct batch *b, const struct df_write *w)
+static bool add_readback(struct df_ep *ep, struct batch *b, const struct df_write *w)
 {
 	uint64_t done = atomic_load_explicit(&ep->done, memory_order_acquire), off, len;
 	uint64_t pos = ep->posted + b->n;
@@ -240,7 +240,7 @@ static void add_readback(struct df_ep *ep, struct batch *b, const struct df_writ
 	for (i = 0; i < DF_RB_RING && ep->rb_busy[i] > done; i++)
 		;
 	if (i == DF_RB_RING)
-		return;
+		return false;
 	off = rng_range(&ep->rng, 0, w->len - 1);
 	len = rng_range(&ep->rng, 1, w->len - off < DF_RB_MAX ? w->len - off : DF_RB_MAX);
 	ep->rb_busy[i] = pos + 1;
@@ -250,6 +250,7 @@ static void add_readback(struct df_ep *ep, struct batch *b, const struct df_writ
 				  DF_GUARD + w->off + off;
 	add_sge(wr, ep->rb + i * DF_RB_MAX, len, ep->rb_mr->lkey);
 	add_check(ep, &(struct df_check){ pos, w->key, off, len, ep->rb + i * DF_RB_MAX });
+	return true;
 }
 
 /* Breaks one rule in each round, so that it can be seen that the receiver notices. */
@@ -291,6 +292,7 @@ static bool send_round(struct df_ep *ep)
 	struct ibv_send_wr *wr;
 	struct df_round p;
 	unsigned int i, k;
+	bool fence;
 
 	df_plan(c, s->dir, ep->idx, ep->tx_next, &p);
 	for (i = 0; i < p.n; i++) {
@@ -308,9 +310,11 @@ static bool send_round(struct df_ep *ep)
 		}
 		atomic_fetch_add(&s->bytes, w->len);
 	}
-	if (rng_pct(&ep->rng, c->readback))
-		add_readback(ep, &b, &p.w[p.n - 1]);
+	fence = rng_pct(&ep->rng, c->readback) && add_readback(ep, &b, &p.w[p.n - 1]);
 	add_flag(ep, &b, p.kind, ep->tx_next);
+	/* the receiver clears the slot: a READ may be carried out after what is behind it (IBTA table 79), but for a fence */
+	if (fence)
+		b.wr[b.n - 1].send_flags |= IBV_SEND_FENCE;
 	if (c->sabotage)
 		sabotage(c, &b);
 	ep->tx_next++;

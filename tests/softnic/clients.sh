@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+# The project's own clients on softnic, in the build directory, with devices that are hostile to each other: no flag before
+# its data, in every mode; the small clients print what they print without the library. CLIENTS_SEEDS: how many seeds (2).
+set -u
+top=$(cd "$(dirname "$0")/../.." && pwd)
+clients=$PWD/tests/clients
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+failed=0
+seed=${CLIENTS_SEED:-$RANDOM}
+
+fail()
+{
+	echo "FAILED: $*"
+	failed=1
+}
+
+# Two hosts of two ports each. The client itself is the only program in it: a sanitizer's run time is in no other.
+softnic() { timeout -k 5 100 "$top/scripts/softnic" --build . --ports 4 --cards 2 --seed "$seed" "$@"; }
+
+# number NAME KEY: summed over the processes of that run
+number() { cat "$out/$1".*.json 2> /dev/null | grep -o "\"$2\": *[0-9]*" | awk -F: '{ s += $2 } END { print s + 0 }'; }
+
+# dataflag NAME ORDERING ARG...: sets $status
+dataflag()
+{
+	local what=$1 ordering=$2
+	shift 2
+	rm -f "$out/$what".*.json
+	DUALPORT_ORDERING=$ordering DUALPORT_DIAG_JSON=$out/$what.%p.json softnic --adverse --dualport -- \
+		"$clients/dataflag" --dev mlx5_0 --peer-dev mlx5_2 --rounds "${CLIENTS_ROUNDS:-60}" --timeout 90 "$@" \
+		> "$out/$what.out" 2>&1
+	status=$?
+}
+
+good()
+{
+	local splits waited
+	dataflag "$@"
+	splits=$(number "$1" splits) waited=$(number "$1" signals_waited)
+	if [ $status = 0 ] && [ "$splits" -gt 0 ] && [ "$waited" -gt 0 ]; then
+		echo "ok: seed $seed, $1: $splits splits, $waited signals waited"
+	else
+		fail "seed $seed, $1: status $status, $splits splits, $waited signals waited"
+		grep -m 5 -E 'VIOLATION|GUARD|dataflag:|dualport' "$out/$1.out"
+	fi
+}
+
+# Without the summary line, which has times in it; nor what each provider takes or refuses as it likes: the library follows
+# one of them in what it queues.
+told() { awk '/^(unknown opcode|inline READ|atomic at)/ { skip = 1 } /^[^ ]/ && !/^(unknown opcode|inline READ|atomic at)/ { skip = 0 } !skip && !/^{/' "$out/$1"; }
+
+alike()
+{
+	local what=$1
+	shift
+	DUALPORT_BOND_WAIT=0 softnic -- "$@" > "$out/$what.plain" 2> "$out/$what.plain.err" ||
+		fail "$what: without the library: status $?: $(tail -n 2 "$out/$what.plain.err")"
+	DUALPORT_BOND_WAIT=0 DUALPORT_DIAG_JSON=$out/$what.%p.json softnic --dualport -- "$@" \
+		> "$out/$what.loaded" 2> "$out/$what.loaded.err" ||
+		fail "$what: with the library: status $?: $(tail -n 2 "$out/$what.loaded.err")"
+	if ! diff <(told "$what.plain") <(told "$what.loaded") > "$out/$what.diff"; then
+		fail "$what: differs"
+		head -n 8 "$out/$what.diff"
+	elif [ "$(number "$what" bonds)" = 0 ]; then
+		fail "$what: nothing was bonded"
+	else
+		echo "ok: $what: bonds $(number "$what" bonds), splits $(number "$what" splits)"
+	fi
+}
+
+for ((n = 0; n < ${CLIENTS_SEEDS:-2}; n++)); do
+	for wait in poll event fd; do
+		good "strict-one-$wait" strict --window 1 --wait $wait --reads 4
+		good "strict-many-$wait" strict --window 8 --wait $wait
+		good "signal-many-$wait" signal --window 8 --wait $wait --reads 4
+	done
+	good rc rc --window 4
+	good overlap-fence signal --window 4 --overlap 50 --fence 30 --read-back 50 --reads 4 --mixed
+	good both-ways strict --window 4 --bidir --qps 4 --threads 2 --cq all
+	# the control: what must not hold in this mode does not, so the client sees what it claims to see
+	dataflag control relaxed --flags inline --window 4
+	violations=$(grep -o '"violations":[0-9]*' "$out/control.out" | awk -F: '{ s += $2 } END { print s + 0 }')
+	if [ $status != 0 ] && [ "$violations" -gt 0 ] && [ "$(number control splits)" -gt 0 ]; then
+		echo "ok: seed $seed, control: $violations violations in mode relaxed"
+	else
+		fail "seed $seed, control: status $status, $violations violations"
+	fi
+	seed=$((seed + 1))
+done
+
+for client in errors sqflood loopback mrlife windows; do
+	args=(--dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300)
+	[ $client != mrlife ] || args+=(--count 300)
+	alike $client "$clients/$client" "${args[@]}"
+done
+DUALPORT_DIAG_JSON=$out/ring.%p.json softnic --dualport -- "$clients/ring" --devs mlx5_0,mlx5_2 --port $((20000 + RANDOM % 12000)) --qps 16 \
+	--seconds 3 --size 65536 --timeout 90 > "$out/ring.out" 2>&1 || fail "ring: status $?: $(tail -n 3 "$out/ring.out")"
+if [ "$(number ring splits)" -gt 0 ]; then
+	echo "ok: ring: bonds $(number ring bonds), splits $(number ring splits)"
+else
+	fail "ring: no splits"
+fi
+exit $failed
