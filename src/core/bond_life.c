@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define SAY_AFTER_NS UINT64_C(5000000000)
+#define SAY_AT_END_NS UINT64_C(1000000000)
 
 static dp_lock start_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool started;
@@ -269,6 +270,7 @@ void dp_bond_rtr(struct dp_qp *q)
 	if (!b)
 		goto no;
 	b->q = q;
+	b->since = dp_now_ns();
 	b->my_qpn = q->qp_num;
 	b->my_incarnation = q->incarnation;
 	b->peer_gid = q->rtr.ah_attr.grh.dgid;
@@ -314,7 +316,8 @@ void dp_bond_end(struct dp_qp *q)
 	b->ended = true;
 	if (b->state == SEEKING) {
 		dp_fallback(DP_FB_NO_PEER);
-		if (!b->peer)
+		/* a QP that lived shorter than any answer takes says nothing of the peer */
+		if (!b->peer && dp_now_ns() - b->since > SAY_AT_END_NS)
 			say_no_answer(b);
 	}
 	dp_take(&q->lock);

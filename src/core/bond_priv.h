@@ -22,6 +22,7 @@ enum bond_state {
 struct dp_bond {
 	struct dp_qp *q; /* held */
 	enum bond_state state;
+	uint64_t since; /* RTR */
 	bool said;   /* that nobody answers */
 	bool refuse; /* NO for our own reasons: answer asks with it */
 	bool ended; /* the program's side is over; the control thread frees it */

@@ -56,6 +56,14 @@ static int set_defaults(const struct loader *l)
 	return 0;
 }
 
+/* A program may be started in a directory of somebody else's, and a file can name files to write. */
+static bool trusted(FILE *f)
+{
+	struct stat st;
+
+	return !fstat(fileno(f), &st) && (st.st_uid == geteuid() || !st.st_uid) && !(st.st_mode & S_IWOTH);
+}
+
 /* Opens path for reading, or returns NULL and errno; *empty: there is nothing to read in it. */
 static FILE *open_file(const char *path, bool *empty)
 {
@@ -97,6 +105,11 @@ static int try_file(struct loader *l, const char *path, bool must)
 			return 0;
 		fail(l, path, "%s", ret == -EINVAL ? "not a regular file" : strerror(-ret));
 		return ret;
+	}
+	if (!must && path[0] == '.' && !trusted(f)) {
+		fclose(f);
+		fail(l, path, "belongs to another user, or anybody may write it; if it is meant, name it in DUALPORT_CONF");
+		return -EPERM;
 	}
 	l->cfg->source = strdup(path);
 	if (!l->cfg->source) {

@@ -58,7 +58,7 @@ static void report(void)
 {
 	int ret;
 
-	if (dp_cfg.diag)
+	if (dp_cfg.diag && dp_stub->stderr_is_ours())
 		dp_stats_print(stderr);
 	if (!dp_cfg.diag_json[0])
 		return;
@@ -81,6 +81,8 @@ __attribute__((visibility("default"))) const struct dp_core *dualport_core_start
 	char text[512];
 	int ret;
 
+	if (stub->abi == DP_CORE_ABI)
+		dp_log_may = stub->stderr_is_ours;
 	if (stub->abi != DP_CORE_ABI) {
 		dp_warn("the preloaded library and its core are of different versions; running on one port");
 		return NULL;

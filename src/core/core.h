@@ -333,6 +333,8 @@ struct dp_qp {
 	struct dp_plan_policy policy;
 	struct dp_rpd *rpd;	   /* the peer's remote keys */
 	bool busy;		   /* counted in scq->busy */
+	uint64_t stuck_said;	   /* stuck.c: when its last line was written, and how many WRs were overdue since */
+	uint64_t stuck_more;
 	bool retry;		   /* rail 0's queue had no room for what may go: on the ready list until it has */
 	bool sibling_refused;	   /* a twin took not what it should have taken */
 	bool unrecorded;	   /* an op could not be recorded: never bond */
@@ -342,15 +344,16 @@ struct dp_qp {
 	/* failing (fail.c), with scq->lock and lock */
 	enum ibv_wc_status fail_status; /* of the sibling's error, for the first op it hit */
 	uint64_t fail_wr_id;
+	uint64_t fail_pos, fail_next; /* that op, UINT64_MAX: unknown; the next from it on that must be told of */
 	bool fail_reported;
 	bool fail_seen0;	   /* rail 0's first error was read: no good completion follows */
 	bool fail_refused;	   /* what began it: the provider took not what was queued */
 	uint64_t fail_pos0, fail_errors0; /* the op of that error, and how many errors of sends were read */
 	bool twins_err;		   /* the twins were moved to ERR */
-	uint64_t fail_deadline;
+	uint64_t fail_since, fail_deadline;
 	struct dp_stash *tail_wcs, **tail_end; /* CQEs from the first error on, given unchanged at the end */
 	struct dp_stash *fakes, **fakes_end; /* then of what the provider never took, from op fake_pos on */
-	uint64_t fake_pos;
+	uint64_t fake_pos; /* UINT64_MAX: there was none */
 
 	bool on_ready;
 	struct dp_qp *ready_next;

@@ -149,17 +149,18 @@ int dp_destroy_cq(struct ibv_cq *cq)
 		return ret;
 	}
 	dp_progress_forget(q);
-	dp_hmap_del(&cqs, (uintptr_t)cq);
 	dp_channel_detach(q);
+	/* it may be refused, so whoever polls meanwhile must find the record */
 	ret = real->destroy_cq(cq);
 	if (ret) {
 		if (q->channel)
 			dp_channel_attach(q->channel, q);
-		dp_hmap_put(&cqs, (uintptr_t)cq, q);
 		if (atomic_load_explicit(&q->busy, memory_order_relaxed))
 			dp_progress_watch(q);
 		return ret;
 	}
+	dp_hmap_del_if(&cqs, (uintptr_t)cq, q); /* a new one may have its address already */
+	dp_progress_forget(q);
 	free_cq(q);
 	return 0;
 }
@@ -267,7 +268,7 @@ static void release(struct dp_qp *q)
 		dp_fail_refused(q);
 		break;
 	case DP_REFUSED:
-		dp_fail_sibling(q, IBV_WC_LOC_QP_OP_ERR);
+		dp_fail_sibling(q, IBV_WC_LOC_QP_OP_ERR, UINT64_MAX);
 		break;
 	}
 }
@@ -275,7 +276,8 @@ static void release(struct dp_qp *q)
 static void after_progress(struct dp_cq *cq, struct dp_qp *q)
 {
 	release(q);
-	if (worth_a_look(q))
+	/* one that has ended may be freed as soon as its twins are gone: it must not get on the list again */
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_NATIVE && worth_a_look(q))
 		dp_cq_ready(cq, q);
 	dp_qp_update_busy(q);
 }
@@ -304,6 +306,9 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 		dp_order_done(&q->order, rail->idx, wc->wr_id);
 	} else if (!rail->dead) {
 		rail->dead = true;
+		/* RC completes in order: what stood before the one that failed has arrived */
+		if (wc->status != IBV_WC_WR_FLUSH_ERR && wc->wr_id)
+			dp_order_done(&q->order, rail->idx, wc->wr_id - 1);
 		if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING) {
 			/* a wrong key or range is the program's affair, and it is told */
 			dp_log_at(wc->status == IBV_WC_REM_ACCESS_ERR ? DP_LOG_INFO : DP_LOG_WARN,
@@ -312,7 +317,7 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 				  q->c->real->wc_status_str(wc->status));
 			dp_fallback(DP_FB_RAIL_LOST);
 		}
-		dp_fail_sibling(q, wc->status);
+		dp_fail_sibling(q, wc->status, dp_order_of(&q->order, rail->idx, wc->wr_id));
 	}
 	after_progress(cq, q);
 	dp_drop(&q->lock);

@@ -12,6 +12,7 @@
 
 #define FLUSH_LIMIT_NS UINT64_C(2000000000)
 #define WAIT_LIMIT_NS UINT64_C(60000000000)
+#define GRACE_NS UINT64_C(50000000) /* for rail 0's flushes, once it is in ERR */
 
 /*
  * How long a healthy twin may take to complete what it has, or to give up by itself: the QP's own timeout and
@@ -65,7 +66,7 @@ void dp_fail_fake(struct dp_qp *q, uint64_t pos)
 
 	/* the provider will not tell of it */
 	dp_order_op(&q->order, pos)->flags &= ~(unsigned)DP_OP_SIGNALED;
-	if (!q->fakes)
+	if (q->fake_pos == UINT64_MAX)
 		q->fake_pos = pos;
 	keep(q, &q->fakes, &q->fakes_end, &wc);
 }
@@ -90,7 +91,8 @@ static void begin(struct dp_qp *q, bool move)
 	/* release: as for every change of state */
 	atomic_store_explicit(&q->state, DP_QP_FAILING, memory_order_release);
 	dp_order_unbond(&q->order);
-	q->fail_deadline = dp_now_ns() + patience_ns(q);
+	q->fail_since = dp_now_ns();
+	q->fail_deadline = q->fail_since + patience_ns(q);
 	/* the oldest WR that rail 0 has not completed */
 	if (q->order.match < q->order.next)
 		q->fail_wr_id = dp_qp_slot(q, q->order.match)->wr_id;
@@ -112,6 +114,14 @@ static uint64_t op_of(struct dp_qp *q, const struct ibv_wc *wc)
 	return UINT64_MAX;
 }
 
+static bool only_one(struct dp_qp *q, uint64_t pos)
+{
+	for (uint64_t p = pos + 1; p < q->order.post0; p++)
+		if (dp_qp_slot(q, p)->wr_id == dp_qp_slot(q, pos)->wr_id)
+			return false;
+	return true;
+}
+
 void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc)
 {
 	uint64_t pos;
@@ -120,6 +130,9 @@ void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc)
 		begin(q, true);
 	pos = op_of(q, wc);
 	if (pos != UINT64_MAX) {
+		/* one of ours has told of it; of two with one wr_id it may be the other */
+		if (pos >= q->fail_pos && pos < q->fail_next && only_one(q, pos))
+			return;
 		if (!q->fail_seen0)
 			q->fail_pos0 = pos;
 		q->fail_seen0 = true;
@@ -140,7 +153,7 @@ static bool rail0_open(const struct dp_qp *q)
 	return false;
 }
 
-void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status)
+void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos)
 {
 	int state = atomic_load_explicit(&q->state, memory_order_relaxed);
 
@@ -154,8 +167,10 @@ void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status)
 		dp_order_unbond(&q->order);
 		return;
 	}
-	if (q->fail_status == IBV_WC_SUCCESS)
+	if (q->fail_status == IBV_WC_SUCCESS) {
 		q->fail_status = status;
+		q->fail_pos = q->fail_next = pos;
+	}
 	if (state == DP_QP_FAILING)
 		return;
 	begin(q, true);
@@ -210,7 +225,7 @@ static bool on_its_way(const struct dp_qp *q)
  * Where the ending stands: a held completion may be given as it is, or as failed, or the kept ones may be given,
  * or all is over, or we wait for twins.
  */
-enum stage { GIVE_GOOD, GIVE_FAILED, GIVE_KEPT, GIVE_FAKE, OVER, WAIT };
+enum stage { GIVE_GOOD, GIVE_SILENT, GIVE_FAILED, GIVE_KEPT, GIVE_FAKE, OVER, WAIT };
 
 /*
  * Has rail 0 told of everything before the first WR that it never took? It gives an error for each from the first one
@@ -223,9 +238,40 @@ static bool fakes_due(const struct dp_qp *q)
 	return q->fail_pos0 + q->fail_errors0 >= q->fake_pos || dp_now_ns() > q->fail_deadline;
 }
 
+/*
+ * From the failed op on, one port gives an error for every op, signalled or not. Rail 0 may have done its part of
+ * unsignalled ones well, and then says nothing: we must, in their place. What tells that it was done is a later op's
+ * completion or error, or silence. OVER: rail 0 tells of the next one.
+ */
+static enum stage silent(struct dp_qp *q, bool held)
+{
+	for (; q->fail_next < q->order.post0; q->fail_next++) {
+		uint64_t p = q->fail_next;
+
+		if (held && q->order.deliver <= p)
+			return GIVE_FAILED;
+		if (dp_order_op(&q->order, p)->flags & DP_OP_SIGNALED) {
+			if (p >= q->order.match)
+				return OVER;
+			continue; /* given already */
+		}
+		if ((q->fail_seen0 && p >= q->fail_pos0) || p >= q->fake_pos)
+			return OVER;
+		if (p < q->order.match || q->fail_seen0)
+			return GIVE_SILENT;
+		if (q->tail_wcs) /* of receives */
+			return OVER;
+		if (rail0_open(q))
+			return WAIT;
+		return dp_now_ns() > q->fail_since + GRACE_NS ? GIVE_SILENT : WAIT;
+	}
+	return OVER;
+}
+
 static enum stage stage(struct dp_qp *q)
 {
 	bool held = dp_order_held(&q->order) != UINT64_MAX;
+	enum stage st;
 
 	if (held && dp_order_deliverable(&q->order) != UINT64_MAX && !q->fail_reported)
 		return GIVE_GOOD;
@@ -239,6 +285,9 @@ static enum stage stage(struct dp_qp *q)
 	twins_to_err(q);
 	if (!twins_quiet(q))
 		return WAIT;
+	st = silent(q, held);
+	if (st != OVER)
+		return st;
 	if (held)
 		return GIVE_FAILED;
 	if (q->tail_wcs)
@@ -277,6 +326,15 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 	case GIVE_GOOD:
 		*wc = dp_qp_slot(q, q->order.deliver)->wc;
 		dp_order_delivered(&q->order);
+		return true;
+	case GIVE_SILENT:
+		*wc = (struct ibv_wc){
+			.wr_id = dp_qp_slot(q, q->fail_next)->wr_id,
+			.status = q->fail_reported ? IBV_WC_WR_FLUSH_ERR : culprit_status(q),
+			.qp_num = q->qp_num,
+		};
+		q->fail_next++;
+		q->fail_reported = true;
 		return true;
 	case GIVE_FAILED:
 		/* the first one that a sibling failed has the sibling's error, the rest stands behind it */
@@ -319,5 +377,6 @@ void dp_fail_end(struct dp_qp *q)
 	drop_all(&q->fakes);
 	q->fail_status = IBV_WC_SUCCESS;
 	q->fail_reported = q->fail_seen0 = q->fail_refused = q->twins_err = false;
+	q->fail_pos = q->fail_next = q->fake_pos = UINT64_MAX;
 	q->fail_errors0 = 0;
 }

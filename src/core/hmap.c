@@ -135,7 +135,8 @@ static void trim(struct dp_hmap *m, struct dp_htab *t, size_t i)
 	}
 }
 
-void *dp_hmap_del(struct dp_hmap *m, uint64_t key)
+/* only: NULL: whatever it has. */
+static void *del(struct dp_hmap *m, uint64_t key, const void *only)
 {
 	struct dp_htab *t;
 	void *val = NULL;
@@ -150,6 +151,8 @@ void *dp_hmap_del(struct dp_hmap *m, uint64_t key)
 		if (k == 0)
 			break;
 		if (k == key) {
+			if (only && atomic_load_explicit(&s->val, memory_order_relaxed) != only)
+				break;
 			val = atomic_exchange_explicit(&s->val, NULL, memory_order_acq_rel);
 			m->live -= val != NULL;
 			trim(m, t, i);
@@ -158,6 +161,16 @@ void *dp_hmap_del(struct dp_hmap *m, uint64_t key)
 	}
 	dp_drop(&m->lock);
 	return val;
+}
+
+void *dp_hmap_del(struct dp_hmap *m, uint64_t key)
+{
+	return del(m, key, NULL);
+}
+
+void dp_hmap_del_if(struct dp_hmap *m, uint64_t key, const void *val)
+{
+	del(m, key, val);
 }
 
 void *dp_hmap_get_held(struct dp_hmap *m, uint64_t key, void (*hold)(void *val))

@@ -37,6 +37,8 @@ void dp_hmap_fini(struct dp_hmap *m); /* no reader may be left */
 int dp_hmap_put(struct dp_hmap *m, uint64_t key, void *val);
 /* Removes key and returns what it had, or NULL. */
 void *dp_hmap_del(struct dp_hmap *m, uint64_t key);
+/* Removes key if it has val. */
+void dp_hmap_del_if(struct dp_hmap *m, uint64_t key, const void *val);
 /* dp_hmap_get() with the map locked, and hold(value) before it is unlocked. */
 void *dp_hmap_get_held(struct dp_hmap *m, uint64_t key, void (*hold)(void *val));
 /* Calls fn for each value, with the map locked against changes. */

@@ -8,6 +8,7 @@
 #include "sigpipe.h"
 
 enum dp_log_level dp_log_level = DP_LOG_WARN;
+bool (*dp_log_may)(void);
 
 static void write_quietly(int fd, const char *buf, size_t len)
 {
@@ -33,7 +34,7 @@ void dp_log(enum dp_log_level level, const char *fmt, ...)
 	va_list ap;
 	int n;
 
-	if (level > dp_log_level)
+	if (level > dp_log_level || (dp_log_may && !dp_log_may()))
 		return;
 	len = (size_t)snprintf(line, sizeof(line), "dualport[%d]: ", (int)getpid());
 	room = sizeof(line) - len - 1; /* one for the newline */

@@ -384,6 +384,8 @@ static void retire(struct dp_order *o)
 {
 	while (o->tail < o->next && finished(o, o->tail))
 		o->tail++;
+	/* nobody has passed over those without sibling parts while there were no siblings; their slots are used again */
+	raise_to(&o->posts, o->tail);
 }
 
 void dp_order_posted0(struct dp_order *o)
@@ -433,6 +435,14 @@ uint64_t dp_order_match(struct dp_order *o)
 	o->match++;
 	dp_order_done(o, 0, o->match);
 	return o->match - 1;
+}
+
+uint64_t dp_order_of(const struct dp_order *o, uint32_t rail, uint64_t seq)
+{
+	for (uint64_t p = o->tail; p < o->next; p++)
+		if (dp_order_rail(o, p, rail)->seq >= seq)
+			return dp_order_rail(o, p, rail)->seq == seq ? p : UINT64_MAX;
+	return UINT64_MAX;
 }
 
 uint64_t dp_order_held(struct dp_order *o)

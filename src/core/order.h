@@ -69,7 +69,7 @@ struct dp_order {
 	uint64_t tail;	/* oldest op still known */
 	uint64_t next;	/* one past the newest */
 	uint64_t post0; /* next to post on rail 0 */
-	uint64_t posts; /* next whose sibling parts are to be posted */
+	uint64_t posts; /* next whose sibling parts are to be posted; not before tail */
 	uint64_t match; /* no signalled op before this is unmatched */
 	uint64_t deliver;
 	uint64_t mask;
@@ -146,6 +146,8 @@ void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq);
  * if no posted op expects one.
  */
 uint64_t dp_order_match(struct dp_order *o);
+/* The op that has fragment seq on a sibling rail; UINT64_MAX: it is not known any more. */
+uint64_t dp_order_of(const struct dp_order *o, uint32_t rail, uint64_t seq);
 /* The next completion that rail 0 gave and the program has not got, ready or not; UINT64_MAX if none. */
 uint64_t dp_order_held(struct dp_order *o);
 /* The next completion that may be given; UINT64_MAX if none. dp_order_delivered() says that it was. */

@@ -50,10 +50,15 @@ static void classify(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_cl
 	k->split = false;
 	k->len = 0;
 	k->inlined = wr->send_flags & IBV_SEND_INLINE;
-	for (int i = 0; i < wr->num_sge; i++)
-		k->len += wr->sg_list[i].length;
 	if (q->sq_sig_all || (wr->send_flags & IBV_SEND_SIGNALED))
 		d->flags |= DP_OP_SIGNALED;
+	/* a wrong number: the provider refuses it, and the list is not read */
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->cap.max_send_sge) {
+		d->flags |= DP_OP_ALL;
+		return;
+	}
+	for (int i = 0; i < wr->num_sge; i++)
+		k->len += wr->sg_list[i].length;
 	if (wr->send_flags & IBV_SEND_FENCE)
 		d->flags |= DP_OP_FENCE;
 	switch (wr->opcode) {
@@ -194,6 +199,9 @@ static int validate(const struct dp_qp *q, const struct ibv_send_wr *wr, const s
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->cap.max_send_sge)
 		return EINVAL;
 	if (k->inlined && k->len > q->cap.max_inline_data)
+		return EINVAL;
+	/* who takes it writes into the program's memory or nowhere; a copy of ours has no such memory */
+	if (k->inlined && (wr->opcode == IBV_WR_RDMA_READ || is_atomic(wr->opcode)))
 		return EINVAL;
 	if (is_atomic(wr->opcode) && ((wr->wr.atomic.remote_addr & 7) || k->len != 8))
 		return EINVAL;
@@ -424,7 +432,7 @@ static int post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
 	if (refused) {
 		dp_take(&q->scq->lock);
 		dp_take(&q->lock);
-		dp_fail_sibling(q, IBV_WC_GENERAL_ERR);
+		dp_fail_sibling(q, IBV_WC_GENERAL_ERR, UINT64_MAX);
 		dp_drop(&q->lock);
 		dp_drop(&q->scq->lock);
 	}

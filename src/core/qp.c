@@ -73,21 +73,15 @@ no_qp:
 	return -ENOMEM;
 }
 
-static void del_if(struct dp_hmap *m, uint64_t key, const struct dp_qp *q)
-{
-	if (dp_hmap_get(m, key) == q)
-		dp_hmap_del(m, key);
-}
-
 /* The number and the pointer may be handed out anew as soon as the real QP is gone. */
 static void forget(struct dp_qp *q)
 {
 	dp_hmap_del(&dp_qps, (uintptr_t)q->qp);
-	del_if(&q->c->qpns, q->qp_num, q);
+	dp_hmap_del_if(&q->c->qpns, q->qp_num, q);
 	if (!q->scq)
 		return;
 	dp_take(&q->scq->lock);
-	del_if(&q->scq->qpns, q->qp_num, q);
+	dp_hmap_del_if(&q->scq->qpns, q->qp_num, q);
 	dp_drop(&q->scq->lock);
 }
 
@@ -212,6 +206,7 @@ int dp_qp_track(struct dp_qp *q)
 	dp_take(&q->scq->lock);
 	dp_take(&q->lock);
 	q->unrecorded = false;
+	q->fail_pos = q->fail_next = q->fake_pos = UINT64_MAX;
 	set_state(q, DP_QP_PENDING);
 	watch(q);
 	dp_drop(&q->lock);

@@ -59,8 +59,11 @@ void dp_queue_flush(struct dp_qp *q, bool in_err);
 
 /* Rail 0 gave an error completion. It is taken in charge. */
 void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc);
-/* A sibling gave an error completion, or a provider refused what it should have taken. */
-void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status);
+/*
+ * A sibling gave an error completion, for the op at pos, or a provider refused what it should have taken (pos
+ * UINT64_MAX).
+ */
+void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos);
 /* A provider refused a WR at release. */
 void dp_fail_refused(struct dp_qp *q);
 /* The program moved the QP to ERR. */

@@ -7,6 +7,9 @@
 
 #define LINE_MAX_LEN 512
 #define LINES 8 /* in one go; the other QPs are looked at the next time */
+/* A slow network makes a program wait all the time: further lines about a QP are news only now and then. */
+#define AGAIN_NS UINT64_C(30000000000)
+#define ENOUGH 32 /* lines of the process in that time */
 
 struct text {
 	char *buf;
@@ -185,11 +188,16 @@ int dp_stuck_describe(const struct dp_qp *q, uint64_t now, char *buf, size_t n)
 	return (int)t.len;
 }
 
-void dp_stuck_mark(struct dp_qp *q, uint64_t now)
+uint64_t dp_stuck_mark(struct dp_qp *q, uint64_t now)
 {
+	uint64_t n = 0;
+
 	for (uint64_t p = q->order.tail; p < q->order.next; p++)
-		if (overdue(q, p, now))
+		if (overdue(q, p, now)) {
 			q->slot[p & q->order.mask].reported = true;
+			n++;
+		}
+	return n;
 }
 
 struct report {
@@ -201,25 +209,48 @@ struct report {
 static void look(struct dp_qp *q, void *arg)
 {
 	struct report *rep = arg;
-	int state;
+	int state, n;
 
 	/* never waits: whoever holds it posts or polls, and the next look is soon */
 	if (rep->n == LINES || !dp_try(&q->lock))
 		return;
 	state = atomic_load_explicit(&q->state, memory_order_relaxed);
-	if ((state == DP_QP_BONDED || state == DP_QP_FAILING) &&
-	    dp_stuck_describe(q, rep->now, rep->line[rep->n], LINE_MAX_LEN)) {
-		dp_stuck_mark(q, rep->now);
-		rep->n++;
+	if (state != DP_QP_BONDED && state != DP_QP_FAILING)
+		goto out;
+	if (q->stuck_said && rep->now - q->stuck_said < AGAIN_NS) {
+		if (q->slot)
+			q->stuck_more += dp_stuck_mark(q, rep->now);
+		goto out;
 	}
+	n = dp_stuck_describe(q, rep->now, rep->line[rep->n], LINE_MAX_LEN);
+	if (!n)
+		goto out;
+	if (q->stuck_more)
+		snprintf(rep->line[rep->n] + n, LINE_MAX_LEN - (size_t)n, "; %llu others since the last such line",
+			 (unsigned long long)q->stuck_more);
+	dp_stuck_mark(q, rep->now);
+	q->stuck_said = rep->now;
+	q->stuck_more = 0;
+	rep->n++;
+out:
 	dp_drop(&q->lock);
 }
 
 void dp_stuck_check(void)
 {
+	static uint64_t begin;
+	static unsigned written; /* since begin, by all QPs; progress thread only */
 	struct report rep = { .now = dp_now_ns() };
 
+	if (rep.now - begin > AGAIN_NS) {
+		begin = rep.now;
+		written = 0;
+	}
+	/* those that are left out are looked at again when the time has come */
+	if (written >= ENOUGH)
+		return;
 	dp_qp_each(look, &rep);
+	written += rep.n;
 	/* only now: stderr may block, and nobody is to wait for it in post_send or destroy_qp */
 	for (unsigned i = 0; i < rep.n; i++)
 		dp_warn("%s", rep.line[i]);

@@ -14,7 +14,7 @@ struct dp_qp;
  */
 int dp_stuck_describe(const struct dp_qp *q, uint64_t now, char *buf, size_t n);
 /* All such WRs of q count as reported. With q->lock held. */
-void dp_stuck_mark(struct dp_qp *q, uint64_t now);
+uint64_t dp_stuck_mark(struct dp_qp *q, uint64_t now);
 /* Looks at every QP and logs one line for each with such a WR. Without locks; passes over QPs in use. */
 void dp_stuck_check(void);
 

@@ -38,6 +38,7 @@ static const struct dp_stub stub = {
 	.abi = DP_CORE_ABI,
 	.real_of = dp_real_of,
 	.inside = dp_inside,
+	.stderr_is_ours = dp_stderr_is_ours,
 	.dir = dir,
 };
 
@@ -50,7 +51,7 @@ static void complain(const char *path, const char *reason)
 		       reason);
 	if (len >= (int)sizeof(line))
 		len = sizeof(line) - 1;
-	if (len > 0 && write(STDERR_FILENO, line, (size_t)len) < 0)
+	if (len > 0 && dp_stderr_is_ours() && write(STDERR_FILENO, line, (size_t)len) < 0)
 		return; /* nobody to tell */
 }
 

@@ -43,4 +43,7 @@ const struct dp_core *dp_core_get(bool load);
 
 void dp_inside(int delta);
 
+/* May lines be written to descriptor 2? errno is kept. */
+bool dp_stderr_is_ours(void);
+
 #endif

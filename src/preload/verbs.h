@@ -8,6 +8,7 @@
 #ifndef DUALPORT_VERBS_H
 #define DUALPORT_VERBS_H
 
+#include <stdbool.h>
 #include <infiniband/verbs.h>
 
 /* verbs.h wraps these two in macros */
@@ -91,7 +92,7 @@ struct dp_verbs {
 #undef DP_VERBS_MEMBER
 };
 
-#define DP_CORE_ABI 1
+#define DP_CORE_ABI 2
 
 /* What the stub gives the core. */
 struct dp_stub {
@@ -107,6 +108,8 @@ struct dp_stub {
 	 * re-enter a hook; the core's own threads stay inside for their whole life.
 	 */
 	void (*inside)(int delta);
+	/* May lines be written to descriptor 2? It may have become something else than standard error. errno is kept. */
+	bool (*stderr_is_ours)(void);
 	const char *dir; /* where the stub lies, without a trailing slash */
 };
 

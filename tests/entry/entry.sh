@@ -93,6 +93,10 @@ ln -s "$stub" "$err.d/link/libdualport.so"
 native='^dualport\[[0-9]+\]: cannot load .*libdualport-core\.so: .*; running on one port$'
 run "core missing" "$native" "$libs" LD_PRELOAD="$runtime$err.d/nocore/libdualport.so" ENTRY_CORE=none \
 	"$t/client_linked" linked
+: >"$err.d/data"
+run "core missing, and descriptor 2 is a file of the program's" "" "$libs" LD_PRELOAD="$runtime$err.d/nocore/libdualport.so" \
+	ENTRY_CORE=none ENTRY_TAKE_FD2="$err.d/data" "$t/client_linked" linked
+verdict "nothing was written into that file" "$([ ! -s "$err.d/data" ]; echo $?)" "$(cat "$err.d/data")"
 run "core with a missing dependency" "libnobodyhasthis.*running on one port" "$libs" \
 	LD_PRELOAD="$runtime$err.d/needy/libdualport.so" ENTRY_CORE=none "$t/client_linked" linked
 run "core that is no library" "$native" "$libs" LD_PRELOAD="$runtime$err.d/junk/libdualport.so" ENTRY_CORE=none \

@@ -94,7 +94,28 @@ for client in errors sqflood loopback mrlife windows; do
 	[ $client != mrlife ] || args+=(--count 300)
 	alike $client "$clients/$client" "${args[@]}"
 done
-DUALPORT_DIAG_JSON=$out/ring.%p.json softnic --dualport -- "$clients/ring" --devs mlx5_0,mlx5_2 --port $((20000 + RANDOM % 12000)) --qps 16 \
+# Left out: what providers may refuse or not (midbad, queuedbad, misatomic1), and what differs still (see "not there yet" in
+# doc/design.md): unsignalled requests with one wr_id behind an error, a responder whose twin met it, one memory under two keys.
+export SKIP="midbad queuedbad misatomic1 sameids0 peerhears alias"
+alike odd "$clients/odd" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 150
+unset SKIP
+
+# loaded NAME OPTIONS ARG...: ends well
+loaded()
+{
+	local what=$1 options=$2
+	shift 2
+	# shellcheck disable=SC2086 # several options
+	if timeout -k 5 100 "$top/scripts/softnic" --build . $options --dualport -- "$@" > "$out/$what.out" 2>&1; then
+		echo "ok: $what"
+	else
+		fail "$what: status $?: $(tail -n 3 "$out/$what.out")"
+	fi
+}
+
+DUALPORT_BOND_WAIT=0 loaded latebond "--ports 2" "$clients/latebond" --count 6
+DUALPORT_BOND_WAIT=0 loaded leave "--ports 3 --rate 1Gbit" "$clients/leave" --count 100
+DUALPORT_DIAG_JSON=$out/ring.%p.json softnic --dualport -- "$clients/ring" --devs mlx5_0,mlx5_2 --base-port $((20000 + RANDOM % 12000)) --qps 16 \
 	--seconds 3 --size 65536 --timeout 90 > "$out/ring.out" 2>&1 || fail "ring: status $?: $(tail -n 3 "$out/ring.out")"
 if [ "$(number ring splits)" -gt 0 ]; then
 	echo "ok: ring: bonds $(number ring bonds), splits $(number ring splits)"

@@ -232,6 +232,36 @@ START_TEST(test_trace_given_unasked)
 }
 END_TEST
 
+/* Bonded after so much traffic that the slots were used more than once: the siblings' queue begins with what is there. */
+START_TEST(test_bond_after_long)
+{
+	const struct dp_part part[2] = { { .offset = 0, .len = 4096 }, { .offset = 4096, .len = 4096 } };
+	struct dp_op_desc one = { .flags = DP_OP_ALL | DP_OP_SIGNALED };
+	struct dp_op_desc cut = { .flags = DP_OP_BULK | DP_OP_PLAIN | DP_OP_SIGNALED, .remote = { 0, 8192 }, .part = part };
+	struct dp_order o;
+	uint64_t pos;
+
+	ck_assert_int_eq(dp_order_init(&o, 1, DP_ORDER_STRICT, 4), 0);
+	for (int i = 0; i < 22; i++) {
+		ck_assert(!dp_order_full(&o));
+		dp_order_add(&o, &one);
+		dp_order_posted0(&o);
+		ck_assert_uint_eq(dp_order_match(&o), (uint64_t)i);
+		dp_order_delivered(&o);
+	}
+	ck_assert_int_eq(dp_order_widen(&o, 2), 0);
+	dp_order_bond(&o);
+	pos = dp_order_add(&o, &cut);
+	ck_assert(dp_order_may_post0(&o));
+	dp_order_posted0(&o);
+	ck_assert(dp_order_may_posts(&o));
+	ck_assert_uint_eq(o.posts, pos);
+	dp_order_posteds(&o);
+	ck_assert_msg(!dp_order_may_posts(&o), "its sibling part would be posted twice");
+	dp_order_fini(&o);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("order_traces");
@@ -240,6 +270,7 @@ int main(void)
 	int failed;
 
 	ref_fail = fail_test;
+	tcase_add_test(tc, test_bond_after_long);
 	tcase_add_test(tc, test_trace_unsignalled_flag);
 	tcase_add_test(tc, test_trace_signalled_flag);
 	tcase_add_test(tc, test_trace_weaker_modes);
