@@ -4,7 +4,7 @@
 # after that nothing is asked of the network. "kernel.sh --new" looks for a newer one.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-cache=${DUALPORT_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dualport-lab}
+cache=${DUALPORT_LAB_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/dualport-lab}
 mkdir -p "$cache"
 exec {lock}> "$cache/lock"
 flock "$lock"
