@@ -12,6 +12,7 @@
 #include "adverse.h"
 #include "engine.h"
 #include "packet.h"
+#include "place.h"
 #include "wake.h"
 
 /* What one turn does at most, so that nobody waits long for the lock. */
@@ -355,6 +356,7 @@ static bool turn(void)
 	n = take_due();
 	if (n < TURN_IN)
 		n += sn_link_receive(came_in, TURN_IN - n);
+	sn_place_run(turn_now, &next);
 	run_timers(turn_now);
 	n += send_out(turn_now, &next);
 	sn_link_flush();
@@ -477,6 +479,7 @@ static void after_fork_child(void)
 	sn_link_after_fork();
 	sn_keys_after_fork();
 	sn_adverse_after_fork();
+	sn_place_after_fork();
 }
 
 static int join_host(void)
@@ -544,6 +547,7 @@ void sn_engine_close(struct ibv_context *c)
 	bool last;
 
 	sn_lock();
+	sn_place_all();
 	/* as when the kernel takes back what the program left behind; the memory is the program's loss */
 	for (q = LIST_FIRST(&e.all); q; q = next) {
 		next = LIST_NEXT(q, in_all);

@@ -52,6 +52,7 @@ void sn_keys_after_fork(void);
 struct sn_span {
 	const struct sn_mem_ops *ops;
 	uint64_t addr;
+	const struct sn_mr *mr;
 };
 
 /* The region or window, whether or not it may be used; NULL: none has this key, or (_key) one that differs in more

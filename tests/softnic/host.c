@@ -95,7 +95,7 @@ static int init_lock(pthread_mutex_t *m)
 /* Fills the host as the environment says; the file is locked, and all zero. */
 static int init_host(struct sn_host *h)
 {
-	uint64_t ports, cards, rate, delay, part, ib, adverse;
+	uint64_t ports, cards, rate, delay, part, ib, adverse, late;
 	unsigned int a = 0, b = 0;
 	const char *net = getenv("SOFTNIC_NET");
 	int ret;
@@ -107,7 +107,8 @@ static int init_host(struct sn_host *h)
 	    !env_number("SOFTNIC_SEED", 0, 0, UINT64_MAX, &h->seed) ||
 	    !env_number("SOFTNIC_PART_ID", 0, 0, UINT32_MAX, &part) ||
 	    !env_number("SOFTNIC_INFINIBAND", 0, 0, 1, &ib) ||
-	    !env_number("SOFTNIC_ADVERSE", 0, 0, 1, &adverse))
+	    !env_number("SOFTNIC_ADVERSE", 0, 0, 1, &adverse) ||
+	    !env_number("SOFTNIC_LATE", 0, 0, 1, &late))
 		return -EINVAL;
 	if (!net || sscanf(net, "%u.%u", &a, &b) != 2 || a < 1 || a > 254 || b > 255) {
 		sn_say("SOFTNIC_NET=%s: not the middle of a loopback address, as 1.0", net ? net : "");
@@ -121,6 +122,7 @@ static int init_host(struct sn_host *h)
 	h->part_id = (uint32_t)part;
 	h->infiniband = (uint32_t)ib;
 	h->adverse = (uint32_t)adverse;
+	h->late = (uint32_t)late;
 	for (uint32_t i = 0; i < h->ndevs; i++) {
 		struct sn_dev *d = &h->devs[i];
 		uint8_t ip[4] = { 127, (uint8_t)a, (uint8_t)b, (uint8_t)(i + 1) };

@@ -65,7 +65,7 @@ struct sn_host {
 	uint32_t ndevs, ncards;
 	uint32_t infiniband;		/* not RoCE v2 */
 	uint64_t seed;
-	uint32_t adverse;
+	uint32_t adverse, late;		/* --placement late */
 	uint32_t part_id;
 	pthread_mutex_t lock;		/* robust, between processes: for what happens rarely */
 	uint32_t next_gen;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine.h"
+#include "place.h"
 
 #define KEY_FIRST 16u
 #define KEYS_MAX 0xffffffu
@@ -68,6 +69,7 @@ void sn_key_drop(uint32_t dev, struct sn_mr *mr)
 {
 	struct keys *k = &keys[dev];
 
+	sn_place_all();
 	k->mrs[mr->mr.handle] = NULL;
 	k->unused[k->nunused++] = mr->mr.handle;
 }
@@ -97,6 +99,7 @@ static bool inside(const struct sn_mr *mr, uint64_t addr, uint32_t len, struct s
 	if (addr < mr->iova || addr - mr->iova > mr->mr.length || len > mr->mr.length - (addr - mr->iova))
 		return false;
 	span->ops = mr->ops;
+	span->mr = mr;
 	span->addr = (uintptr_t)mr->mr.addr + (addr - mr->iova);
 	return true;
 }
@@ -136,10 +139,13 @@ static enum ibv_wc_status walk(struct sn_qp *q, const struct sn_pd *pd, const st
 		st = sn_local(q->dev, pd, sge[i].lkey, sge[i].addr + off, n, write, &span);
 		if (st)
 			return st;
-		if (write)
+		if (write) {
+			sn_place_push(q->dev);
 			span.ops->write(span.addr, buf, n);
-		else
+		} else {
+			sn_place_push_region(q->dev, &span);
 			span.ops->read(buf, span.addr, n);
+		}
 		buf += n;
 		len -= n;
 		off = 0;

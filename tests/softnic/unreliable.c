@@ -6,6 +6,7 @@
 
 #include "engine.h"
 #include "packet.h"
+#include "place.h"
 
 /* A receive WQE that cannot be used: only that is no fault of the sender. */
 static void receive_failed(struct sn_qp *q, enum ibv_wc_status st)
@@ -52,7 +53,7 @@ static void uc_write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *
 		return;
 	}
 	if (p->len)
-		span.ops->write(span.addr + r->msg_off, payload, p->len);
+		sn_place(q->dev, &span, r->msg_off, payload, p->len);
 	r->msg_off += p->len;
 	if (p->flags & SN_IMM)
 		sn_recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, r->msg_len);
