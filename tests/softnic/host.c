@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "faults.h"
 #include "host.h"
 
 /* A QP number that was just given back rests for so long, as with real devices. */
@@ -97,7 +98,7 @@ static int init_host(struct sn_host *h)
 {
 	uint64_t ports, cards, rate, delay, part, ib, adverse, late;
 	unsigned int a = 0, b = 0;
-	const char *net = getenv("SOFTNIC_NET");
+	const char *net = getenv("SOFTNIC_NET"), *faults;
 	int ret;
 
 	if (!env_number("SOFTNIC_PORTS", 2, 1, SN_DEVS, &ports) ||
@@ -137,7 +138,13 @@ static int init_host(struct sn_host *h)
 		if (!ib)
 			gid_v4(&d->port.gids[1], ip);
 	}
-	return sn_sysfs_make(h, host_dir);
+	for (uint32_t i = 0; i < h->ndevs; i++)
+		for (uint32_t k = 0; k < SN_GIDS; k++)
+			h->devs[i].port.shown[k] = h->devs[i].port.gids[k].valid ? (uint8_t)(k + 1) : 0;
+	h->began = sn_now();
+	faults = getenv("SOFTNIC_FAULTS");
+	ret = faults && *faults ? sn_faults_read(h, faults) : 0;
+	return ret ? ret : sn_sysfs_make(h, host_dir);
 }
 
 static int map_host(void)
@@ -203,11 +210,16 @@ const char *sn_host_dir(void)
 	return host_dir;
 }
 
-static void host_lock(void)
+void sn_host_lock(void)
 {
 	/* who died with it can only have left a QP number or a process entry half taken: harmless */
 	if (pthread_mutex_lock(&sn_shared->lock) == EOWNERDEAD)
 		pthread_mutex_consistent(&sn_shared->lock);
+}
+
+void sn_host_unlock(void)
+{
+	pthread_mutex_unlock(&sn_shared->lock);
 }
 
 /* When the process began, in ticks since boot; 0: it is gone, or only its parent has not yet looked. */
@@ -261,7 +273,7 @@ int sn_host_join(void)
 
 	if (me >= 0)
 		return me;
-	host_lock();
+	sn_host_lock();
 	for (uint32_t i = 0; i < SN_PROCS && me < 0; i++) {
 		uint32_t gen;
 
@@ -283,7 +295,7 @@ int sn_host_join(void)
 		atomic_store(&p->gen, me_gen);
 		me = (int)i;
 	}
-	pthread_mutex_unlock(&sn_shared->lock);
+	sn_host_unlock();
 	if (me < 0)
 		sn_say("more than %d processes", SN_PROCS);
 	return me < 0 ? -EAGAIN : me;
@@ -306,14 +318,14 @@ uint32_t sn_host_qpn_take(uint32_t dev)
 	uint64_t now = sn_now();
 	uint32_t qpn = 0;
 
-	host_lock();
+	sn_host_lock();
 	for (uint32_t i = 0; i < SN_QPNS && !qpn; i++) {
 		if (atomic_load(&q[i].owner) || (q[i].freed_at && q[i].freed_at + QPN_REST_NS > now))
 			continue;
 		atomic_store(&q[i].owner, sn_owner((uint32_t)me, me_gen));
 		qpn = SN_QPN_FIRST + i;
 	}
-	pthread_mutex_unlock(&sn_shared->lock);
+	sn_host_unlock();
 	return qpn;
 }
 
@@ -321,10 +333,10 @@ void sn_host_qpn_drop(uint32_t dev, uint32_t qpn)
 {
 	struct sn_qpn *q = &sn_shared->devs[dev].qpns[qpn - SN_QPN_FIRST];
 
-	host_lock();
+	sn_host_lock();
 	q->freed_at = sn_now();
 	atomic_store(&q->owner, 0);
-	pthread_mutex_unlock(&sn_shared->lock);
+	sn_host_unlock();
 }
 
 bool sn_host_qpn_owner(uint32_t dev, uint32_t qpn, uint32_t *proc, uint32_t *gen)
@@ -339,11 +351,20 @@ bool sn_host_qpn_owner(uint32_t dev, uint32_t qpn, uint32_t *proc, uint32_t *gen
 	return owner;
 }
 
+const struct sn_gid *sn_host_gid(uint32_t dev, uint32_t index)
+{
+	static const struct sn_gid none;
+	struct sn_port *p = &sn_shared->devs[dev].port;
+	uint8_t which = index < SN_GIDS ? atomic_load(&p->shown[index]) : 0;
+
+	return which ? &p->gids[which - 1] : &none;
+}
+
 int sn_host_find_gid(const uint8_t raw[16])
 {
 	for (uint32_t i = 0; i < sn_shared->ndevs; i++)
-		for (int k = 0; k < SN_GIDS; k++) {
-			const struct sn_gid *g = &sn_shared->devs[i].port.gids[k];
+		for (uint32_t k = 0; k < SN_GIDS; k++) {
+			const struct sn_gid *g = sn_host_gid(i, k);
 
 			if (g->valid && !memcmp(g->raw, raw, 16))
 				return (int)i;

@@ -37,6 +37,8 @@ struct sn_ctx {
 	uint32_t dev;
 	uint32_t epoch;		/* of the engine when it was opened: a forked child cannot use it */
 	STAILQ_HEAD(, sn_async) asyncs;
+	LIST_ENTRY(sn_ctx) in_all;
+	bool watched;		/* is in the list of all */
 };
 
 struct sn_pd {

@@ -136,7 +136,7 @@ static bool is_v4(const uint8_t gid[16])
 /* The 40 bytes ahead of the data: the GRH, or for RoCE v2 the IP header; IPv4's is in the last 20 (IBTA A17.4.5.1). */
 static void make_grh(const struct sn_pkt *p, uint8_t grh[SN_GRH])
 {
-	const uint8_t *sgid = sn_shared->devs[p->src_dev].port.gids[ROUTE_SGID(p) % SN_GIDS].raw;
+	const uint8_t *sgid = sn_host_gid(p->src_dev, ROUTE_SGID(p))->raw;
 	struct ibv_grh v6 = { .hop_limit = (uint8_t)ROUTE_HOPS(p) };
 	/* BTH, DETH, immediate data, padding, ICRC */
 	uint32_t len = 12 + 8 + (p->flags & SN_IMM ? 4 : 0) + (p->len + 3) / 4 * 4 + 4;
