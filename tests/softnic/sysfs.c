@@ -136,6 +136,13 @@ static int make_device(const struct sn_host *h, uint32_t i, const char *dir)
 	    (ret = put(ib, "ports/1/lid", "0x%x", sn_host_lid(i))) || (ret = put(ib, "ports/1/pkeys/0", "0xffff")) ||
 	    (ret = put(verbs, "ibdev", "mlx5_%u", i)) || (ret = put(verbs, "abi_version", "1")))
 		return ret;
+	/* programs only want to see that a device is there */
+	snprintf(verbs, sizeof(verbs), "%s/dev/infiniband/uverbs%u", dir, i);
+	ret = make_dirs(verbs);
+	if (ret)
+		return ret;
+	if (symlink("/dev/null", verbs) && errno != EEXIST)
+		return -errno;
 	if (symlink(pci, link) && errno != EEXIST)
 		return -errno;
 	return sn_sysfs_port(h, i, dir);

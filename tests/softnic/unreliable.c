@@ -133,6 +133,17 @@ static bool is_v4(const uint8_t gid[16])
 	return !memcmp(gid, prefix, sizeof(prefix));
 }
 
+static bool is_ipv4(const struct sn_pkt *p)
+{
+	return !sn_shared->infiniband && is_v4(sn_host_gid(p->src_dev, ROUTE_SGID(p))->raw);
+}
+
+/* A ConnectX says there what kind of header RoCE v2 had, and UCX believes it: 2 is IPv4, 1 is IPv6. */
+uint8_t sn_ud_sl(const struct sn_pkt *p)
+{
+	return sn_shared->infiniband ? 0 : is_ipv4(p) ? 2 : 1;
+}
+
 /* The 40 bytes ahead of the data: the GRH, or for RoCE v2 the IP header; IPv4's is in the last 20 (IBTA A17.4.5.1). */
 static void make_grh(const struct sn_pkt *p, uint8_t grh[SN_GRH])
 {
@@ -146,7 +157,7 @@ static void make_grh(const struct sn_pkt *p, uint8_t grh[SN_GRH])
 	memcpy(v6.sgid.raw, sgid, 16);
 	memcpy(v6.dgid.raw, &p->compare_add, 8);
 	memcpy(v6.dgid.raw + 8, &p->swap, 8);
-	if (!sn_shared->infiniband && is_v4(sgid)) {
+	if (is_ipv4(p)) {
 		v4.tos = (uint8_t)ROUTE_CLASS(p);
 		v4.len = htobe16((uint16_t)(20 + 8 + len));
 		v4.frag = htobe16(0x4000);
