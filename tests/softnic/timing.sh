@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+# shellcheck shell=bash
 # Runs softnic's own tests of time, hostility and faults in the build directory, each under its options.
 set -u
 top=$(cd "$(dirname "$0")/../.." && pwd)
