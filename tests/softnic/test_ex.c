@@ -334,6 +334,33 @@ START_TEST(room_after_end_poll)
 }
 END_TEST
 
+/* So with the four that are held, one more is too many. */
+START_TEST(held_until_end_poll)
+{
+	struct end_opts o = { .wc_flags = IBV_WC_EX_WITH_BYTE_LEN, .cqe = 4, .sq = 8 };
+	struct wr w = { IBV_WR_RDMA_WRITE, .len = 8 };
+	struct ibv_async_event ev;
+	struct ibv_cq_ex *cq;
+	struct end a, b;
+
+	pair_open(&a, &b, &o, NULL);
+	cq = (struct ibv_cq_ex *)a.cq;
+	for (uint64_t i = 0; i < 4; i++)
+		ck_assert_int_eq(post(&a, &b, i, w), 0);
+	start_poll(cq);
+	for (uint64_t i = 1; i < 4; i++)
+		while (ibv_next_poll(cq))
+			;
+	ck_assert_int_eq(post(&a, &b, 4, w), 0);
+	ck_assert_int_eq(ibv_get_async_event(a.ctx, &ev), 0);
+	ck_assert_int_eq(ev.event_type, IBV_EVENT_CQ_ERR);
+	ck_assert_ptr_eq(ev.element.cq, a.cq);
+	ibv_ack_async_event(&ev);
+	ibv_end_poll(cq);
+	pair_close(&a, &b);
+}
+END_TEST
+
 START_TEST(extended_create)
 {
 	static const uint64_t not_offered[] = { IBV_WC_EX_WITH_CVLAN, IBV_WC_EX_WITH_FLOW_TAG, IBV_WC_EX_WITH_TM_INFO,
@@ -414,6 +441,7 @@ int main(void)
 	tcase_add_test(t, what_is_offered);
 	tcase_add_loop_test(t, extended_poll, 0, 2);
 	tcase_add_test(t, room_after_end_poll);
+	tcase_add_test(t, held_until_end_poll);
 	tcase_add_test(t, extended_create);
 	tcase_add_test(t, resize);
 	suite_add_tcase(s, t);

@@ -22,7 +22,8 @@ static void win_open(struct windowed *w, enum ibv_mw_type type, int access)
 	struct end_opts o = { .send_ops = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV |
 					  IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_WRITE };
 
-	pair_open(&w->a, &w->b, &o, NULL);
+	/* a retry would hide that something was forgotten */
+	pair_open(&w->a, &w->b, &o, &(struct conn_opts){ .timeout = 20, .retry = -1 });
 	w->mr = ibv_reg_mr(w->b.pd, w->b.buf, LEN, access);
 	ck_assert_ptr_nonnull(w->mr);
 	w->mw = ibv_alloc_mw(w->b.pd, type);
@@ -286,6 +287,13 @@ START_TEST(among_others)
 			want(&w.b, id, IBV_WC_SUCCESS);
 		check_filled(w.a.buf, n, (uint32_t)round);
 		check_filled(w.a.buf + LEN / 2, n, (uint32_t)round);
+		/* behind a response, and with nothing behind them */
+		key = ibv_inc_rkey(key);
+		ck_assert_int_eq(post(&w.b, &w.a, 5, (struct wr){ IBV_WR_RDMA_READ, .at = 8, .len = n }), 0);
+		ck_assert_int_eq(bind2(&w, 6, key, i), 0);
+		ck_assert_int_eq(invalidate(&w.b, 7, IBV_WR_LOCAL_INV, key), 0);
+		for (uint64_t id = 5; id <= 7; id++)
+			want(&w.b, id, IBV_WC_SUCCESS);
 	}
 	win_close(&w);
 }
