@@ -256,8 +256,10 @@ END_TEST
 /* Local operations among others: completions in order, and only signalled ones; through ibv_wr_*, too. */
 START_TEST(among_others)
 {
+	struct ibv_send_wr wr[3], *bad;
 	struct ibv_mw_bind_info i;
 	struct ibv_qp_ex *x;
+	struct ibv_sge sge;
 	struct windowed w;
 	uint32_t key;
 
@@ -289,9 +291,17 @@ START_TEST(among_others)
 		check_filled(w.a.buf + LEN / 2, n, (uint32_t)round);
 		/* behind a response, and with nothing behind them */
 		key = ibv_inc_rkey(key);
-		ck_assert_int_eq(post(&w.b, &w.a, 5, (struct wr){ IBV_WR_RDMA_READ, .at = 8, .len = n }), 0);
-		ck_assert_int_eq(bind2(&w, 6, key, i), 0);
-		ck_assert_int_eq(invalidate(&w.b, 7, IBV_WR_LOCAL_INV, key), 0);
+		sge = (struct ibv_sge){ (uintptr_t)w.b.buf, n, w.b.mr->lkey };
+		wr[0] = (struct ibv_send_wr){ .wr_id = 5, .next = &wr[1], .sg_list = &sge, .num_sge = 1,
+					      .opcode = IBV_WR_RDMA_READ };
+		wr[0].wr.rdma.remote_addr = (uintptr_t)w.a.buf;
+		wr[0].wr.rdma.rkey = w.a.mr->rkey;
+		wr[1] = (struct ibv_send_wr){ .wr_id = 6, .next = &wr[2], .opcode = IBV_WR_BIND_MW };
+		wr[1].bind_mw.mw = w.mw;
+		wr[1].bind_mw.rkey = key;
+		wr[1].bind_mw.bind_info = i;
+		wr[2] = (struct ibv_send_wr){ .wr_id = 7, .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = key };
+		ck_assert_int_eq(ibv_post_send(w.b.qp, wr, &bad), 0);
 		for (uint64_t id = 5; id <= 7; id++)
 			want(&w.b, id, IBV_WC_SUCCESS);
 	}
