@@ -148,6 +148,7 @@ int ibv_close_device(struct ibv_context *context)
 	struct sn_ctx *c = sn_ctx(context);
 
 	sn_engine_close(context);
+	sn_async_drop(c);
 	if (context->cmd_fd >= 0)
 		close(context->cmd_fd);
 	if (context->async_fd >= 0)
