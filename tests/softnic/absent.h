@@ -27,7 +27,7 @@ static inline intptr_t absent(_Atomic int *said, const char *name, intptr_t ret)
 		return absent(&said, name, ret); \
 	}
 
-/* Providers that the program is linked with announce themselves when they are loaded; they get no device. */
+/* Providers that the program is linked with announce themselves when they are loaded, and log; they get no device. */
 #define QUIET(fn)				\
 	EXPORT void fn(const void *ops);	\
 	EXPORT void fn(const void *ops)		\

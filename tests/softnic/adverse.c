@@ -29,8 +29,7 @@ static uint64_t mix(uint64_t a, uint64_t b)
 	return x ^ x >> 31;
 }
 
-/* The next number of a device, below n. */
-static uint32_t draw(uint32_t dev, uint32_t n)
+uint32_t sn_draw(uint32_t dev, uint32_t n)
 {
 	return (uint32_t)(mix(dev + 1, 1 + atomic_fetch_add(&sn_shared->devs[dev].port.drawn, 1)) % n);
 }
@@ -51,13 +50,13 @@ void sn_adverse_message(struct sn_luck *l, const struct sn_qp *q, enum sn_op op,
 		return;
 	/* what is short is mostly in time: a flag overtakes data on another device, and now and then it is the reverse */
 	if (len > WHOLE)
-		l->late = (300 + draw(dev, 500 * slowness(dev))) * US;
-	else if (!draw(dev, 4))
-		l->late = draw(dev, 100 * slowness(dev)) * US;
-	if (op != SN_WRITE || sn_unreliable(q) || len <= WHOLE || !draw(dev, 4))
+		l->late = (300 + sn_draw(dev, 500 * slowness(dev))) * US;
+	else if (!sn_draw(dev, 4))
+		l->late = sn_draw(dev, 100 * slowness(dev)) * US;
+	if (op != SN_WRITE || sn_shared->late || sn_unreliable(q) || len <= WHOLE || !sn_draw(dev, 4))
 		return;
-	l->gap = (100 + draw(dev, 400)) * US;
-	l->early = draw(dev, len - 1);
+	l->gap = (100 + sn_draw(dev, 400)) * US;
+	l->early = sn_draw(dev, len - 1);
 }
 
 static uint64_t awake(uint32_t dev, uint64_t t)
@@ -86,7 +85,7 @@ void sn_adverse_answer(struct sn_pkt *p)
 {
 	if (!sn_shared->adverse)
 		return;
-	p->due += draw(p->src_dev, draw(p->src_dev, 4) ? 20 : 500) * US;
+	p->due += sn_draw(p->src_dev, sn_draw(p->src_dev, 4) ? 20 : 500) * US;
 	p->due = awake(p->dst_dev, awake(p->src_dev, p->due));
 }
 
@@ -121,7 +120,7 @@ bool sn_adverse_complete(struct sn_cq *c, const struct sn_cqe *cqe)
 		sn_adverse_settle(c);
 		return false;
 	}
-	l->at = sn_now() + draw(sn_ctx(c->cq.context)->dev, 100) * US;
+	l->at = sn_now() + sn_draw(sn_ctx(c->cq.context)->dev, 100) * US;
 	l->cq = c;
 	l->cqe = *cqe;
 	/* in order within a CQ */

@@ -10,14 +10,12 @@
 
 int sn_av_check(uint32_t dev, const struct ibv_ah_attr *a)
 {
-	const struct sn_port *port = &sn_shared->devs[dev].port;
-
 	if (a->port_num != 1)
 		return EINVAL;
 	/* RoCE has no other addresses than GIDs */
 	if (!a->is_global)
 		return sn_shared->infiniband && a->dlid ? 0 : EINVAL;
-	return a->grh.sgid_index < SN_GIDS && port->gids[a->grh.sgid_index].valid ? 0 : EINVAL;
+	return sn_host_gid(dev, a->grh.sgid_index)->valid ? 0 : EINVAL;
 }
 
 int sn_av_device(const struct ibv_ah_attr *a)
@@ -82,7 +80,6 @@ static bool read_grh(const struct ibv_grh *grh, union ibv_gid *from, union ibv_g
 int ibv_init_ah_from_wc(struct ibv_context *c, uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh,
 			struct ibv_ah_attr *a)
 {
-	const struct sn_port *p = &sn_shared->devs[sn_ctx(c)->dev].port;
 	union ibv_gid to;
 
 	memset(a, 0, sizeof(*a));
@@ -95,11 +92,14 @@ int ibv_init_ah_from_wc(struct ibv_context *c, uint8_t port, struct ibv_wc *wc, 
 	a->is_global = 1;
 	a->grh.hop_limit = 0xff;
 	if (read_grh(grh, &a->grh.dgid, &to, &a->grh))
-		for (uint8_t i = 0; i < SN_GIDS; i++)
-			if (p->gids[i].valid && !memcmp(p->gids[i].raw, to.raw, 16)) {
+		for (uint8_t i = 0; i < SN_GIDS; i++) {
+			const struct sn_gid *g = sn_host_gid(sn_ctx(c)->dev, i);
+
+			if (g->valid && !memcmp(g->raw, to.raw, 16)) {
 				a->grh.sgid_index = i;
 				return 0;
 			}
+		}
 	errno = EINVAL;
 	return -1;
 }

@@ -87,6 +87,16 @@ void ibv_ack_async_event(struct ibv_async_event *ev)
 	sn_unlock();
 }
 
+void sn_async_drop(struct sn_ctx *c)
+{
+	struct sn_async *a;
+
+	while ((a = STAILQ_FIRST(&c->asyncs))) {
+		STAILQ_REMOVE_HEAD(&c->asyncs, next);
+		free(a);
+	}
+}
+
 void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, const uint32_t *completed)
 {
 	struct sn_async *a, *next;

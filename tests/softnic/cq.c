@@ -10,6 +10,7 @@
 #include "adverse.h"
 #include "engine.h"
 #include "packet.h"
+#include "place.h"
 
 /* ---- channels: the eventfd counts the events, the list says of which CQs they are ---- */
 
@@ -216,6 +217,7 @@ void sn_cq_push(struct sn_cq *c, const struct sn_cqe *cqe)
 
 	if (c->overrun || sn_adverse_complete(c, cqe))
 		return;
+	sn_place_push(sn_ctx(c->cq.context)->dev);
 	if (c->count + c->held == c->size) {
 		if (!c->ignore_overrun)
 			overrun(c);

@@ -133,8 +133,10 @@ struct ibv_context *ibv_open_device(struct ibv_device *d)
 	/* programs print it, none uses it */
 	c->v.context.cmd_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	c->v.context.async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
-	if (c->v.context.cmd_fd >= 0 && c->v.context.async_fd >= 0)
+	if (c->v.context.cmd_fd >= 0 && c->v.context.async_fd >= 0) {
+		sn_engine_watch(c);
 		return &c->v.context;
+	}
 	ret = errno;
 	ibv_close_device(&c->v.context);
 	errno = ret;
@@ -146,6 +148,7 @@ int ibv_close_device(struct ibv_context *context)
 	struct sn_ctx *c = sn_ctx(context);
 
 	sn_engine_close(context);
+	sn_async_drop(c);
 	if (context->cmd_fd >= 0)
 		close(context->cmd_fd);
 	if (context->async_fd >= 0)
@@ -244,6 +247,10 @@ int sn_query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr *att
 
 	if (port != 1)
 		return EINVAL;
+	if (atomic_load(&sn_shared->devs[sn_ctx(c)->dev].port.dark) & SN_DARK_DOWN) {
+		a.state = IBV_PORT_DOWN;
+		a.phys_state = 3;
+	}
 	if (sn_shared->infiniband) {
 		a.lid = sn_host_lid(sn_ctx(c)->dev);
 		a.sm_lid = 1;
@@ -266,7 +273,7 @@ int ibv_query_port(struct ibv_context *c, uint8_t port, struct _compat_ibv_port_
 
 static const struct sn_gid *gid_at(struct ibv_context *c, uint32_t port, uint32_t index)
 {
-	return port == 1 && index < SN_GIDS ? &sn_shared->devs[sn_ctx(c)->dev].port.gids[index] : NULL;
+	return port == 1 && index < SN_GIDS ? sn_host_gid(sn_ctx(c)->dev, index) : NULL;
 }
 
 int ibv_query_gid(struct ibv_context *c, uint8_t port, int index, union ibv_gid *gid)

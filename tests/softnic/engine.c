@@ -11,7 +11,9 @@
 
 #include "adverse.h"
 #include "engine.h"
+#include "faults.h"
 #include "packet.h"
+#include "place.h"
 #include "wake.h"
 
 /* What one turn does at most, so that nobody waits long for the lock. */
@@ -30,6 +32,7 @@ struct held {
 
 TAILQ_HEAD(ready_list, sn_qp);
 LIST_HEAD(qp_list, sn_qp);
+LIST_HEAD(ctx_list, sn_ctx);
 
 static struct {
 	pthread_mutex_t lock;
@@ -41,6 +44,7 @@ static struct {
 	struct sn_qp **by_qpn[SN_DEVS];
 	struct ready_list ready;
 	struct qp_list all;
+	struct ctx_list watched;
 	struct held **heap;
 	size_t nheap, heap_size;
 	uint64_t seq;
@@ -157,17 +161,42 @@ void sn_qp_fail(struct sn_qp *q)
 	sn_responder_flush(q);
 }
 
+void sn_qp_break(uint32_t dev, uint32_t qpn)
+{
+	struct sn_qp *q;
+
+	LIST_FOREACH(q, &e.all, in_all) {
+		if (q->dev != dev || (qpn && sn_ibqp(q)->qp_num != qpn) || q->state == IBV_QPS_ERR ||
+		    q->state == IBV_QPS_RESET)
+			continue;
+		sn_qp_fail(q);
+		sn_async_raise(sn_ctx(sn_ibqp(q)->context), IBV_EVENT_QP_FATAL, sn_ibqp(q));
+	}
+}
+
+void sn_event_all(uint32_t dev, enum ibv_event_type type)
+{
+	struct ibv_async_event ev = { .element.port_num = 1 };
+	struct sn_ctx *c;
+
+	LIST_FOREACH(c, &e.watched, in_all)
+		if (c->dev == dev)
+			sn_async_raise(c, type, ev.element.qp);
+}
+
 struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t len, uint8_t **payload, bool *gone)
 {
 	uint32_t proc, gen;
 	struct sn_pkt *p;
 
 	*gone = q->peer_dev < 0 || !sn_host_qpn_owner((uint32_t)q->peer_dev, q->dest_qpn, &proc, &gen);
+	*gone = *gone || sn_port_dark(q->dev) || sn_port_dark((uint32_t)q->peer_dev);
 	if (*gone)
 		return NULL;
 	p = sn_link_begin(proc, gen, len, payload, gone);
 	if (!p)
 		return NULL;
+	sn_faults_count(q->dev);
 	p->op = (uint8_t)op;
 	p->flags = p->nak = p->rnr_timer = 0;
 	p->qp_type = (uint8_t)sn_ibqp(q)->qp_type;
@@ -192,7 +221,7 @@ static struct sn_qp *receiver(const struct sn_pkt *p)
 	struct sn_qp *q;
 
 	if (p->dst_dev >= SN_DEVS || !e.by_qpn[p->dst_dev] || p->dst_qpn < SN_QPN_FIRST ||
-	    p->dst_qpn >= SN_QPN_FIRST + SN_QPNS)
+	    p->dst_qpn >= SN_QPN_FIRST + SN_QPNS || sn_port_dark(p->dst_dev))
 		return NULL;
 	q = e.by_qpn[p->dst_dev][p->dst_qpn - SN_QPN_FIRST];
 	if (!q || !sn_receives(q) || p->qp_type != sn_ibqp(q)->qp_type)
@@ -351,10 +380,12 @@ static bool turn(void)
 	atomic_store(&e.seen, atomic_load(bell()));
 	turn_now = sn_now();
 	turn_due = turn_now - sn_adverse_behind(turn_now, e.nheap ? e.heap[0]->due : UINT64_MAX);
+	sn_faults_run(turn_now, &next);
 	sn_adverse_run(turn_now, &next);
 	n = take_due();
 	if (n < TURN_IN)
 		n += sn_link_receive(came_in, TURN_IN - n);
+	sn_place_run(turn_now, &next);
 	run_timers(turn_now);
 	n += send_out(turn_now, &next);
 	sn_link_flush();
@@ -428,6 +459,7 @@ static void *engine_thread(void *arg)
 	while (!atomic_load(&e.stop)) {
 		uint32_t was = atomic_load(&self->bell);
 		uint64_t now = sn_now(), next;
+		bool dozes;
 
 		sn_lock();
 		if (turn()) {
@@ -441,14 +473,15 @@ static void *engine_thread(void *arg)
 		sn_unlock();
 		next = atomic_load(&e.next);
 		now = sn_now();
-		if (sn_is_polled(self, now))
+		dozes = sn_is_polled(self, now);
+		if (dozes)
 			next = now + POLLED_LOOK_NS;
 		if (next <= now)
 			continue;
-		atomic_store(&self->sleeping, 1);
+		atomic_store(&self->sleeping, dozes ? SN_DOZES : SN_SLEEPS);
 		/* with the bell rung since, or about to see that we sleep: the futex compares it */
 		sleep_on_bell(was, next - now < TIDY_NS ? next - now : TIDY_NS);
-		atomic_store(&self->sleeping, 0);
+		atomic_store(&self->sleeping, SN_AWAKE);
 	}
 	return NULL;
 }
@@ -477,6 +510,7 @@ static void after_fork_child(void)
 	sn_link_after_fork();
 	sn_keys_after_fork();
 	sn_adverse_after_fork();
+	sn_place_after_fork();
 }
 
 static int join_host(void)
@@ -494,6 +528,8 @@ static int join_host(void)
 	e.proc = (uint32_t)ret;
 	TAILQ_INIT(&e.ready);
 	LIST_INIT(&e.all);
+	LIST_INIT(&e.watched);
+	sn_faults_join();
 	e.timers = UINT64_MAX;
 	for (uint32_t i = 0; i < sn_shared->ndevs; i++) {
 		if (!e.by_qpn[i])
@@ -523,6 +559,14 @@ static int start_thread(void)
 	return ret;
 }
 
+void sn_engine_watch(struct sn_ctx *c)
+{
+	sn_lock();
+	LIST_INSERT_HEAD(&e.watched, c, in_all);
+	c->watched = true;
+	sn_unlock();
+}
+
 int sn_engine_open(void)
 {
 	int ret;
@@ -544,6 +588,7 @@ void sn_engine_close(struct ibv_context *c)
 	bool last;
 
 	sn_lock();
+	sn_place_all();
 	/* as when the kernel takes back what the program left behind; the memory is the program's loss */
 	for (q = LIST_FIRST(&e.all); q; q = next) {
 		next = LIST_NEXT(q, in_all);
@@ -552,6 +597,8 @@ void sn_engine_close(struct ibv_context *c)
 		sn_qp_detach(q);
 		sn_host_qpn_drop(q->dev, sn_ibqp(q)->qp_num);
 	}
+	if (sn_ctx(c)->watched && sn_ctx(c)->epoch == e.epoch)
+		LIST_REMOVE(sn_ctx(c), in_all);
 	last = sn_ctx(c)->epoch == e.epoch && !--e.contexts;
 	thread = e.thread;
 	if (last) {

@@ -15,6 +15,7 @@
 /* A context comes and goes; the engine's thread runs while there are any. 0 or -errno. */
 int sn_engine_open(void);
 void sn_engine_close(struct ibv_context *c);
+void sn_engine_watch(struct sn_ctx *c);	/* it is ready for events of its port */
 /* Another one after each fork: what belongs to an old one cannot be used. */
 uint32_t sn_engine_epoch(void);
 
@@ -41,6 +42,9 @@ void sn_qp_connect(struct sn_qp *q);	/* RTR: attr says to whom */
 void sn_qp_rts(struct sn_qp *q);
 void sn_qp_fail(struct sn_qp *q);	/* to ERR: all that is queued is flushed */
 
+void sn_event_all(uint32_t dev, enum ibv_event_type type);	/* of the port, to all contexts of the device */
+void sn_qp_break(uint32_t dev, uint32_t qpn);			/* fatal error of one; 0: of all of the device */
+
 /* ---- keys and memory ---- */
 
 extern const struct sn_mem_ops sn_host_memory;
@@ -52,6 +56,7 @@ void sn_keys_after_fork(void);
 struct sn_span {
 	const struct sn_mem_ops *ops;
 	uint64_t addr;
+	const struct sn_mr *mr;
 };
 
 /* The region or window, whether or not it may be used; NULL: none has this key, or (_key) one that differs in more

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "faults.h"
 #include "host.h"
 
 /* A QP number that was just given back rests for so long, as with real devices. */
@@ -95,9 +96,9 @@ static int init_lock(pthread_mutex_t *m)
 /* Fills the host as the environment says; the file is locked, and all zero. */
 static int init_host(struct sn_host *h)
 {
-	uint64_t ports, cards, rate, delay, part, ib, adverse;
+	uint64_t ports, cards, rate, delay, part, ib, adverse, late;
 	unsigned int a = 0, b = 0;
-	const char *net = getenv("SOFTNIC_NET");
+	const char *net = getenv("SOFTNIC_NET"), *faults;
 	int ret;
 
 	if (!env_number("SOFTNIC_PORTS", 2, 1, SN_DEVS, &ports) ||
@@ -107,7 +108,8 @@ static int init_host(struct sn_host *h)
 	    !env_number("SOFTNIC_SEED", 0, 0, UINT64_MAX, &h->seed) ||
 	    !env_number("SOFTNIC_PART_ID", 0, 0, UINT32_MAX, &part) ||
 	    !env_number("SOFTNIC_INFINIBAND", 0, 0, 1, &ib) ||
-	    !env_number("SOFTNIC_ADVERSE", 0, 0, 1, &adverse))
+	    !env_number("SOFTNIC_ADVERSE", 0, 0, 1, &adverse) ||
+	    !env_number("SOFTNIC_LATE", 0, 0, 1, &late))
 		return -EINVAL;
 	if (!net || sscanf(net, "%u.%u", &a, &b) != 2 || a < 1 || a > 254 || b > 255) {
 		sn_say("SOFTNIC_NET=%s: not the middle of a loopback address, as 1.0", net ? net : "");
@@ -121,6 +123,7 @@ static int init_host(struct sn_host *h)
 	h->part_id = (uint32_t)part;
 	h->infiniband = (uint32_t)ib;
 	h->adverse = (uint32_t)adverse;
+	h->late = (uint32_t)late;
 	for (uint32_t i = 0; i < h->ndevs; i++) {
 		struct sn_dev *d = &h->devs[i];
 		uint8_t ip[4] = { 127, (uint8_t)a, (uint8_t)b, (uint8_t)(i + 1) };
@@ -135,7 +138,13 @@ static int init_host(struct sn_host *h)
 		if (!ib)
 			gid_v4(&d->port.gids[1], ip);
 	}
-	return sn_sysfs_make(h, host_dir);
+	for (uint32_t i = 0; i < h->ndevs; i++)
+		for (uint32_t k = 0; k < SN_GIDS; k++)
+			h->devs[i].port.shown[k] = h->devs[i].port.gids[k].valid ? (uint8_t)(k + 1) : 0;
+	h->began = sn_now();
+	faults = getenv("SOFTNIC_FAULTS");
+	ret = faults && *faults ? sn_faults_read(h, faults) : 0;
+	return ret ? ret : sn_sysfs_make(h, host_dir);
 }
 
 static int map_host(void)
@@ -201,11 +210,16 @@ const char *sn_host_dir(void)
 	return host_dir;
 }
 
-static void host_lock(void)
+void sn_host_lock(void)
 {
 	/* who died with it can only have left a QP number or a process entry half taken: harmless */
 	if (pthread_mutex_lock(&sn_shared->lock) == EOWNERDEAD)
 		pthread_mutex_consistent(&sn_shared->lock);
+}
+
+void sn_host_unlock(void)
+{
+	pthread_mutex_unlock(&sn_shared->lock);
 }
 
 /* When the process began, in ticks since boot; 0: it is gone, or only its parent has not yet looked. */
@@ -259,7 +273,7 @@ int sn_host_join(void)
 
 	if (me >= 0)
 		return me;
-	host_lock();
+	sn_host_lock();
 	for (uint32_t i = 0; i < SN_PROCS && me < 0; i++) {
 		uint32_t gen;
 
@@ -281,7 +295,7 @@ int sn_host_join(void)
 		atomic_store(&p->gen, me_gen);
 		me = (int)i;
 	}
-	pthread_mutex_unlock(&sn_shared->lock);
+	sn_host_unlock();
 	if (me < 0)
 		sn_say("more than %d processes", SN_PROCS);
 	return me < 0 ? -EAGAIN : me;
@@ -304,14 +318,14 @@ uint32_t sn_host_qpn_take(uint32_t dev)
 	uint64_t now = sn_now();
 	uint32_t qpn = 0;
 
-	host_lock();
+	sn_host_lock();
 	for (uint32_t i = 0; i < SN_QPNS && !qpn; i++) {
 		if (atomic_load(&q[i].owner) || (q[i].freed_at && q[i].freed_at + QPN_REST_NS > now))
 			continue;
 		atomic_store(&q[i].owner, sn_owner((uint32_t)me, me_gen));
 		qpn = SN_QPN_FIRST + i;
 	}
-	pthread_mutex_unlock(&sn_shared->lock);
+	sn_host_unlock();
 	return qpn;
 }
 
@@ -319,10 +333,10 @@ void sn_host_qpn_drop(uint32_t dev, uint32_t qpn)
 {
 	struct sn_qpn *q = &sn_shared->devs[dev].qpns[qpn - SN_QPN_FIRST];
 
-	host_lock();
+	sn_host_lock();
 	q->freed_at = sn_now();
 	atomic_store(&q->owner, 0);
-	pthread_mutex_unlock(&sn_shared->lock);
+	sn_host_unlock();
 }
 
 bool sn_host_qpn_owner(uint32_t dev, uint32_t qpn, uint32_t *proc, uint32_t *gen)
@@ -337,11 +351,20 @@ bool sn_host_qpn_owner(uint32_t dev, uint32_t qpn, uint32_t *proc, uint32_t *gen
 	return owner;
 }
 
+const struct sn_gid *sn_host_gid(uint32_t dev, uint32_t index)
+{
+	static const struct sn_gid none;
+	struct sn_port *p = &sn_shared->devs[dev].port;
+	uint8_t which = index < SN_GIDS ? atomic_load(&p->shown[index]) : 0;
+
+	return which ? &p->gids[which - 1] : &none;
+}
+
 int sn_host_find_gid(const uint8_t raw[16])
 {
 	for (uint32_t i = 0; i < sn_shared->ndevs; i++)
-		for (int k = 0; k < SN_GIDS; k++) {
-			const struct sn_gid *g = &sn_shared->devs[i].port.gids[k];
+		for (uint32_t k = 0; k < SN_GIDS; k++) {
+			const struct sn_gid *g = sn_host_gid(i, k);
 
 			if (g->valid && !memcmp(g->raw, raw, 16))
 				return (int)i;

@@ -16,6 +16,7 @@
 #define SN_DEVS 32
 #define SN_GIDS 4
 #define SN_QPNS 8192
+#define SN_FAULTS 64
 #define SN_QPN_FIRST 0x40u
 #define SN_CACHELINE __attribute__((aligned(64)))
 
@@ -24,6 +25,9 @@ struct sn_gid {
 	uint8_t valid;
 };
 
+/* Why a port neither sends nor takes anything. */
+enum sn_dark { SN_DARK_DOWN = 1, SN_DARK_SILENT = 2 };
+
 /* Each device has one port, number 1. */
 struct sn_port {
 	/* when the port has sent, or taken in, everything that it was given so far: ns, CLOCK_MONOTONIC */
@@ -31,7 +35,10 @@ struct sn_port {
 	SN_CACHELINE _Atomic uint64_t rx_cursor;
 	SN_CACHELINE uint64_t rate;	/* bytes a second in each direction; 0: no limit */
 	uint64_t delay;			/* ns, one way */
-	struct sn_gid gids[SN_GIDS];
+	struct sn_gid gids[SN_GIDS];	/* never change; */
+	_Atomic uint8_t shown[SN_GIDS];	/* but which is where does: its number plus one, or 0; see sn_host_gid() */
+	_Atomic uint32_t dark;		/* enum sn_dark */
+	_Atomic uint64_t packets;	/* sent, if there are faults that wait for them */
 	_Atomic uint64_t drawn;		/* numbers that --adverse has drawn for it */
 };
 
@@ -48,8 +55,11 @@ struct sn_dev {
 	struct sn_qpn qpns[SN_QPNS];
 };
 
+/* It dozes while the program polls in vain and so does the work; then it looks soon in any case. */
+enum sn_sleep { SN_AWAKE, SN_DOZES, SN_SLEEPS };
+
 struct sn_proc {
-	/* the engine of this process sleeps on the bell, which is only rung with a system call while it says so */
+	/* the thread of this process sleeps on the bell, which is rung with a system call only while it sleeps for long */
 	SN_CACHELINE _Atomic uint32_t bell;
 	_Atomic uint32_t sleeping;
 	_Atomic uint64_t polled;	/* when the program polled in vain last; 0: it does something else now */
@@ -60,15 +70,33 @@ struct sn_proc {
 	uint64_t started;		/* of /proc/PID/stat, since pids are reused */
 };
 
+enum sn_fault_what { SN_FAULT_DOWN, SN_FAULT_UP, SN_FAULT_SILENCE, SN_FAULT_QP_ERROR, SN_FAULT_EVENT,
+		     SN_FAULT_GID_MOVE };
+
+/* A line of the file that --faults names. */
+struct sn_fault {
+	uint64_t at;		/* ns since the host began, or packets that the port has sent */
+	bool packets;
+	enum sn_fault_what what;
+	uint32_t dev, a, b;
+	bool quiet;
+	_Atomic uint32_t done;
+};
+
 struct sn_host {
 	_Atomic uint32_t ready;
 	uint32_t ndevs, ncards;
 	uint32_t infiniband;		/* not RoCE v2 */
 	uint64_t seed;
-	uint32_t adverse;
+	uint32_t adverse, late;		/* --placement late */
 	uint32_t part_id;
 	pthread_mutex_t lock;		/* robust, between processes: for what happens rarely */
 	uint32_t next_gen;
+	uint64_t began;
+	uint32_t nfaults;
+	struct sn_fault faults[SN_FAULTS];
+	uint32_t happened[SN_FAULTS];	/* their numbers, in the order in which it was done */
+	_Atomic uint32_t nhappened;
 	struct sn_proc procs[SN_PROCS];
 	struct sn_dev devs[SN_DEVS];
 };
@@ -105,8 +133,16 @@ int sn_host_find_gid(const uint8_t raw[16]);	/* the device that has it; -1 */
 int sn_host_find_lid(uint16_t lid);
 uint16_t sn_host_lid(uint32_t dev);		/* 0 with RoCE */
 
+/* What the port has at that index, perhaps nothing (not valid, all zero). */
+const struct sn_gid *sn_host_gid(uint32_t dev, uint32_t index);
+
+/* Robust; taken last. */
+void sn_host_lock(void);
+void sn_host_unlock(void);
+
 /* The tree that ibdev_path and dev_path of the devices point into. 0 or -errno. */
 int sn_sysfs_make(const struct sn_host *h, const char *dir);
+int sn_sysfs_port(const struct sn_host *h, uint32_t dev, const char *dir); /* what may change of it */
 
 uint64_t sn_now(void);
 void sn_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -65,7 +65,7 @@ void sn_wake(uint32_t proc)
 	struct sn_proc *p = proc_of(proc);
 
 	atomic_fetch_add(&p->bell, 1);
-	if (atomic_load(&p->sleeping) && !sn_is_polled(p, sn_now()))
+	if (atomic_load(&p->sleeping) == SN_SLEEPS)
 		syscall(SYS_futex, &p->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine.h"
+#include "place.h"
 
 #define KEY_FIRST 16u
 #define KEYS_MAX 0xffffffu
@@ -68,6 +69,7 @@ void sn_key_drop(uint32_t dev, struct sn_mr *mr)
 {
 	struct keys *k = &keys[dev];
 
+	sn_place_all();
 	k->mrs[mr->mr.handle] = NULL;
 	k->unused[k->nunused++] = mr->mr.handle;
 }
@@ -97,6 +99,7 @@ static bool inside(const struct sn_mr *mr, uint64_t addr, uint32_t len, struct s
 	if (addr < mr->iova || addr - mr->iova > mr->mr.length || len > mr->mr.length - (addr - mr->iova))
 		return false;
 	span->ops = mr->ops;
+	span->mr = mr;
 	span->addr = (uintptr_t)mr->mr.addr + (addr - mr->iova);
 	return true;
 }
@@ -136,10 +139,13 @@ static enum ibv_wc_status walk(struct sn_qp *q, const struct sn_pd *pd, const st
 		st = sn_local(q->dev, pd, sge[i].lkey, sge[i].addr + off, n, write, &span);
 		if (st)
 			return st;
-		if (write)
+		if (write) {
+			sn_place_push(q->dev);
 			span.ops->write(span.addr, buf, n);
-		else
+		} else {
+			sn_place_push_region(q->dev, &span);
 			span.ops->read(buf, span.addr, n);
+		}
 		buf += n;
 		len -= n;
 		off = 0;
@@ -158,33 +164,61 @@ enum ibv_wc_status sn_gather(struct sn_qp *q, const struct ibv_sge *sge, int nsg
 	return walk(q, q->pd, sge, nsge, off, to, len, false);
 }
 
-static void host_read(void *to, uint64_t from, size_t n)
+/*
+ * A device's accesses are no program's: ThreadSanitizer must not see them, or a program that looks at its memory while a
+ * device writes there would be at fault.
+ */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TSAN 1
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define TSAN 1
+#endif
+#ifdef TSAN
+#define DEVICE __attribute__((no_sanitize("thread"), noinline))
+
+/* memcpy() would be seen */
+DEVICE static void copy(void *to, const void *from, size_t n)
 {
-	memcpy(to, (const void *)(uintptr_t)from, n);
+	const volatile uint8_t *f = from;
+	volatile uint8_t *t = to;
+
+	for (size_t i = 0; i < n; i++)
+		t[i] = f[i];
+}
+#else
+#define DEVICE
+#define copy memcpy
+#endif
+
+DEVICE static void host_read(void *to, uint64_t from, size_t n)
+{
+	copy(to, (const void *)(uintptr_t)from, n);
 }
 
 /*
  * A word that the program polls must not be seen torn, and not before what was written ahead of it: release orders it
  * behind the copies of the packets before.
  */
-static void host_write(uint64_t to, const void *from, size_t n)
+DEVICE static void host_write(uint64_t to, const void *from, size_t n)
 {
 	void *p = (void *)(uintptr_t)to;
 	uint64_t v8;
 	uint32_t v4;
 
 	if (n == 8 && !(to & 7)) {
-		memcpy(&v8, from, 8);
+		copy(&v8, from, 8);
 		__atomic_store_n((uint64_t *)p, v8, __ATOMIC_RELEASE);
 	} else if (n == 4 && !(to & 3)) {
-		memcpy(&v4, from, 4);
+		copy(&v4, from, 4);
 		__atomic_store_n((uint32_t *)p, v4, __ATOMIC_RELEASE);
 	} else {
-		memcpy(p, from, n);
+		copy(p, from, n);
 	}
 }
 
-static uint64_t host_compare_swap(uint64_t at, uint64_t compare, uint64_t swap)
+DEVICE static uint64_t host_compare_swap(uint64_t at, uint64_t compare, uint64_t swap)
 {
 	uint64_t *word = (uint64_t *)(uintptr_t)at;
 
@@ -192,7 +226,7 @@ static uint64_t host_compare_swap(uint64_t at, uint64_t compare, uint64_t swap)
 	return compare;
 }
 
-static uint64_t host_fetch_add(uint64_t at, uint64_t add)
+DEVICE static uint64_t host_fetch_add(uint64_t at, uint64_t add)
 {
 	return __atomic_fetch_add((uint64_t *)(uintptr_t)at, add, __ATOMIC_ACQ_REL);
 }

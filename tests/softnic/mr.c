@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine.h"
+#include "place.h"
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -133,6 +134,7 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 		ibmr->pd = pd;
 		mr->pd = sn_base_pd(pd);
 	}
+	sn_place_all();
 	mr->access = want;
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
 		ibmr->addr = addr;

@@ -112,6 +112,8 @@ void sn_srq_check_limit(struct sn_srq *s);
 
 void sn_unreliable_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload);
 void sn_ud_fill(const struct sn_qp *q, const struct sn_wqe *w, struct sn_pkt *p);
+/* What a completion says as service level. */
+uint8_t sn_ud_sl(const struct sn_pkt *p);
 
 /* Starts a packet from q to its peer. NULL: no room now (*gone: never, it is lost). */
 struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t payload_len, uint8_t **payload, bool *gone);

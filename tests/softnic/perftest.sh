@@ -19,34 +19,15 @@ for tool in ibv_devinfo ibv_rc_pingpong ib_write_bw ib_read_bw ib_send_bw ib_ato
 	exit 77
 done
 
-# Both ends of a tool; the server first, since clients do not wait. Its port is free when it is found free.
-cat > "$out/pair" <<- 'END_OF_PAIR'
-	out=$1 tool=$2 server_dev=$3 client_dev=$4
-	shift 4
-	for ((n = 0; n < 20; n++)); do
-		port=$((20000 + RANDOM % 12000))
-		timeout 60 "$tool" -p $port -d "$server_dev" "$@" > "$out/server" 2>&1 &
-		for ((i = 0; i < 100; i++)); do
-			grep -q "$(printf ':%04X 00000000:0000 0A' $port)" /proc/net/tcp /proc/net/tcp6 && break 2
-			kill -0 $! 2> /dev/null || break
-			sleep 0.05
-		done
-		wait $!
-	done
-	timeout 60 "$tool" -p $port -d "$client_dev" "$@" 127.0.0.1 > "$out/client" 2>&1
-	status=$?
-	wait $! || status=1
-	exit $status
-END_OF_PAIR
-
 # pair OPTIONS TOOL SERVER-DEVICE CLIENT-DEVICE ARG...
 pair()
 {
-	local options=$1
-	shift
+	local options=$1 tool=$2 server_dev=$3 client_dev=$4
+	shift 4
 	# shellcheck disable=SC2086 # several options
-	if ! "$softnic" --build . $options -- bash "$out/pair" "$out" "$@"; then
-		fail "$options: $*"
+	if ! "$softnic" --build . $options -- bash "$top/tests/softnic/pair.sh" "$out" \
+		"exec $tool -p \$port -d $server_dev $*" "exec $tool -p \$port -d $client_dev $* 127.0.0.1"; then
+		fail "$options: $tool $*"
 		tail -n 5 "$out/server" "$out/client"
 		return 1
 	fi

@@ -115,6 +115,9 @@ static int fill(struct sn_qp *q, struct sn_wqe *w, const struct ibv_send_wr *wr)
 {
 	int ret = 0;
 
+	/* before anything is read of what has another meaning for each */
+	if (!sn_op_offered(sn_ibqp(q)->qp_type, wr->opcode))
+		return EINVAL;
 	w->wr_id = wr->wr_id;
 	w->opcode = wr->opcode;
 	w->flags = wr->send_flags;

@@ -54,8 +54,10 @@ void sn_recv_done(struct sn_qp *q, const struct sn_pkt *p, enum ibv_wc_status st
 		c.wc.wc_flags |= IBV_WC_WITH_INV;
 		c.wc.invalidated_rkey = p->imm;
 	}
-	if (p && (p->flags & SN_GLOBAL))
+	if (p && (p->flags & SN_GLOBAL)) {
 		c.wc.wc_flags |= IBV_WC_GRH;
+		c.wc.sl = sn_ud_sl(p);
+	}
 	if (p)
 		c.wc.slid = sn_host_lid(p->src_dev);
 	r->have_rwqe = false;

@@ -5,6 +5,7 @@
 #include "adverse.h"
 #include "engine.h"
 #include "packet.h"
+#include "place.h"
 
 static struct sn_rsp *queue(struct sn_qp *q, enum sn_rsp_kind kind, uint32_t psn)
 {
@@ -121,7 +122,7 @@ static void write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 	/* without what is there already */
 	n = p->early <= p->off ? 0 : p->early - p->off < p->len ? p->early - p->off : p->len;
 	if (n)
-		span.ops->write(span.addr + r->msg_off, payload, n);
+		sn_place(q->dev, &span, r->msg_off, payload, n);
 	r->msg_off += p->len;
 	r->epsn = sn_psn(r->epsn + p->npsn);
 	r->in_msg = !(p->flags & SN_LAST);
@@ -200,6 +201,7 @@ static void atomic_in(struct sn_qp *q, const struct sn_pkt *p)
 	e = queue(q, SN_RSP_ATOMIC, p->psn);
 	if (!e)
 		return;
+	sn_place_push(q->dev);
 	e->value = p->op == SN_CAS ? span.ops->compare_swap(span.addr, p->compare_add, p->swap) :
 				     span.ops->fetch_add(span.addr, p->compare_add);
 	r->done[r->done_at].psn = p->psn;
@@ -328,8 +330,10 @@ static enum sn_step read_step(struct sn_qp *q, struct sn_rsp *e, uint64_t now, u
 	if (p) {
 		p->psn = e->psn;
 		p->off = e->off;
-		if (seg)
+		if (seg) {
+			sn_place_push_region(q->dev, &span);
 			span.ops->read(payload, span.addr, seg);
+		}
 		sn_port_charge(q->dev, (uint32_t)q->peer_dev, seg, r->waited, now, &left, &p->due);
 		if (!e->off)
 			sn_adverse_message(&r->luck, q, SN_READ_RSP, e->len);

@@ -37,6 +37,8 @@ struct sn_ctx {
 	uint32_t dev;
 	uint32_t epoch;		/* of the engine when it was opened: a forked child cannot use it */
 	STAILQ_HEAD(, sn_async) asyncs;
+	LIST_ENTRY(sn_ctx) in_all;
+	bool watched;		/* is in the list of all */
 };
 
 struct sn_pd {
@@ -380,6 +382,7 @@ enum ibv_wc_status sn_invalidate(struct sn_qp *q, uint32_t rkey);
 void sn_cq_push(struct sn_cq *cq, const struct sn_cqe *cqe);
 void sn_cq_forget(struct sn_cq *cq, struct sn_qp *qp);	/* drops a QP's completions */
 void sn_async_raise(struct sn_ctx *c, enum ibv_event_type type, void *element);
+void sn_async_drop(struct sn_ctx *c);	/* the context goes: drops what nobody took */
 /* Before an object goes: drops its events that nobody took, and waits until the others are acknowledged. */
 void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, const uint32_t *completed);
 

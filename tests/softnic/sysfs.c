@@ -27,7 +27,7 @@ static int put(const char *root, const char *name, const char *fmt, ...) __attri
 
 static int put(const char *root, const char *name, const char *fmt, ...)
 {
-	char path[PATH_MAX];
+	char path[PATH_MAX], new[PATH_MAX + 8];
 	va_list ap;
 	FILE *f;
 	int ret;
@@ -37,14 +37,28 @@ static int put(const char *root, const char *name, const char *fmt, ...)
 	ret = make_dirs(path);
 	if (ret)
 		return ret;
-	f = fopen(path, "we");
+	/* readers see the old one or the new one whole */
+	snprintf(new, sizeof(new), "%s.new", path);
+	f = fopen(new, "we");
 	if (!f)
 		return -errno;
 	va_start(ap, fmt);
 	vfprintf(f, fmt, ap);
 	va_end(ap);
 	fputc('\n', f);
-	return fclose(f) ? -errno : 0;
+	return fclose(f) || rename(new, path) ? -errno : 0;
+}
+
+/* Where the kernel's file cannot be read, there is none here. */
+static int put_or_remove(const char *root, const char *name, const char *text)
+{
+	char path[PATH_MAX];
+
+	if (text)
+		return put(root, name, "%s", text);
+	if (snprintf(path, sizeof(path), "%s/%s", root, name) < (int)sizeof(path))
+		unlink(path);
+	return 0;
 }
 
 static void guid_text(char *buf, size_t n, uint64_t g)
@@ -53,30 +67,42 @@ static void guid_text(char *buf, size_t n, uint64_t g)
 		 (unsigned int)(g >> 16) & 0xffff, (unsigned int)g & 0xffff);
 }
 
-static int make_gids(const struct sn_port *port, bool ib, const char *root)
+static int make_gids(uint32_t dev, bool ib, const char *root)
 {
 	int ret = 0;
 
-	for (int i = 0; !ret && i < SN_GIDS; i++) {
-		const uint8_t *r = port->gids[i].raw;
+	for (uint32_t i = 0; !ret && i < SN_GIDS; i++) {
+		const struct sn_gid *g = sn_host_gid(dev, i);
+		const uint8_t *r = g->raw;
 		char name[64], text[64] = "";
 
 		for (int k = 0; k < 8; k++)
 			snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%02x%02x", k ? ":" : "", r[2 * k],
 				 r[2 * k + 1]);
-		snprintf(name, sizeof(name), "ports/1/gids/%d", i);
+		snprintf(name, sizeof(name), "ports/1/gids/%u", i);
 		ret = put(root, name, "%s", text);
-		if (ret || !port->gids[i].valid)
-			continue;
-		snprintf(name, sizeof(name), "ports/1/gid_attrs/types/%d", i);
-		ret = put(root, name, ib ? "IB/RoCE v1" : "RoCE v2");
-		if (ib)
-			continue;
-		snprintf(name, sizeof(name), "ports/1/gid_attrs/ndevs/%d", i);
+		snprintf(name, sizeof(name), "ports/1/gid_attrs/types/%u", i);
 		if (!ret)
-			ret = put(root, name, "lo"); /* the only netdev that has the addresses */
+			ret = put_or_remove(root, name, g->valid ? ib ? "IB/RoCE v1" : "RoCE v2" : NULL);
+		/* the only netdev that has the addresses */
+		snprintf(name, sizeof(name), "ports/1/gid_attrs/ndevs/%u", i);
+		if (!ret)
+			ret = put_or_remove(root, name, g->valid && !ib ? "lo" : NULL);
 	}
 	return ret;
+}
+
+int sn_sysfs_port(const struct sn_host *h, uint32_t dev, const char *dir)
+{
+	bool down = atomic_load(&h->devs[dev].port.dark) & SN_DARK_DOWN;
+	char ib[PATH_MAX];
+	int ret;
+
+	snprintf(ib, sizeof(ib), "%s/sys/class/infiniband/mlx5_%u", dir, dev);
+	ret = put(ib, "ports/1/state", "%s", down ? "1: DOWN" : "4: ACTIVE");
+	if (!ret)
+		ret = put(ib, "ports/1/phys_state", "%s", down ? "3: Disabled" : "5: LinkUp");
+	return ret ? ret : make_gids(dev, h->infiniband, ib);
 }
 
 static int make_device(const struct sn_host *h, uint32_t i, const char *dir)
@@ -105,15 +131,21 @@ static int make_device(const struct sn_host *h, uint32_t i, const char *dir)
 	if ((ret = put(ib, "sys_image_guid", "%s", text)) || (ret = put(ib, "node_type", "1: CA")) ||
 	    (ret = put(ib, "node_desc", "softnic")) || (ret = put(ib, "fw_ver", "0.1.0")) ||
 	    (ret = put(ib, "board_id", "SOFTNIC")) || (ret = put(ib, "hca_type", "softnic")) ||
-	    (ret = put(ib, "ports/1/state", "4: ACTIVE")) || (ret = put(ib, "ports/1/phys_state", "5: LinkUp")) ||
 	    (ret = put(ib, "ports/1/link_layer", h->infiniband ? "InfiniBand" : "Ethernet")) ||
 	    (ret = put(ib, "ports/1/rate", "100 Gb/sec (4X EDR)")) ||
 	    (ret = put(ib, "ports/1/lid", "0x%x", sn_host_lid(i))) || (ret = put(ib, "ports/1/pkeys/0", "0xffff")) ||
 	    (ret = put(verbs, "ibdev", "mlx5_%u", i)) || (ret = put(verbs, "abi_version", "1")))
 		return ret;
+	/* programs only want to see that a device is there */
+	snprintf(verbs, sizeof(verbs), "%s/dev/infiniband/uverbs%u", dir, i);
+	ret = make_dirs(verbs);
+	if (ret)
+		return ret;
+	if (symlink("/dev/null", verbs) && errno != EEXIST)
+		return -errno;
 	if (symlink(pci, link) && errno != EEXIST)
 		return -errno;
-	return make_gids(&d->port, h->infiniband, ib);
+	return sn_sysfs_port(h, i, dir);
 }
 
 int sn_sysfs_make(const struct sn_host *h, const char *dir)

@@ -25,32 +25,62 @@ struct ibv_context *open_dev(int dev)
 	return ctx;
 }
 
+static void open_cq(struct end *e, const struct end_opts *o)
+{
+	struct ibv_cq_init_attr_ex a = { .cqe = o->cqe ? o->cqe : 1024, .wc_flags = o->wc_flags, .flags = o->cq_flags,
+					 .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS };
+
+	if (o->wc_flags || o->cq_flags)
+		e->cq = ibv_cq_ex_to_cq(ibv_create_cq_ex(e->ctx, &a));
+	else
+		e->cq = ibv_create_cq(e->ctx, (int)a.cqe, NULL, NULL, 0);
+	ck_assert_ptr_nonnull(e->cq);
+}
+
+static void open_qp(struct end *e, const struct end_opts *o)
+{
+	struct ibv_qp_init_attr_ex a = { .qp_type = o->type ? (enum ibv_qp_type)o->type : IBV_QPT_RC, .pd = e->pd,
+					 .comp_mask = IBV_QP_INIT_ATTR_PD, .send_ops_flags = o->send_ops };
+	struct ibv_srq_init_attr sa = { .attr = { .max_wr = o->srq, .max_sge = 4 } };
+
+	if (o->srq) {
+		e->srq = ibv_create_srq(e->pd, &sa);
+		ck_assert_ptr_nonnull(e->srq);
+	}
+	if (o->send_ops)
+		a.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	a.send_cq = a.recv_cq = e->cq;
+	a.srq = e->srq;
+	a.sq_sig_all = !o->no_sig_all;
+	a.cap.max_send_wr = o->sq ? o->sq : 64;
+	a.cap.max_recv_wr = o->rq ? o->rq : 64;
+	a.cap.max_send_sge = a.cap.max_recv_sge = o->sge ? o->sge : 4;
+	a.cap.max_inline_data = o->inl ? o->inl : 64;
+	e->qp = ibv_create_qp_ex(e->ctx, &a);
+	ck_assert_ptr_nonnull(e->qp);
+}
+
 void end_open(struct end *e, int dev, const struct end_opts *o)
 {
 	static const struct end_opts none;
-	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
+	struct ibv_port_attr port;
 
 	o = o ? o : &none;
 	memset(e, 0, sizeof(*e));
 	e->ctx = open_dev(dev);
 	e->pd = ibv_alloc_pd(e->ctx);
 	ck_assert_ptr_nonnull(e->pd);
-	e->cq = ibv_create_cq(e->ctx, 1024, NULL, NULL, 0);
-	ck_assert_ptr_nonnull(e->cq);
-	init.send_cq = init.recv_cq = e->cq;
-	init.sq_sig_all = !o->no_sig_all;
-	init.cap.max_send_wr = o->sq ? o->sq : 64;
-	init.cap.max_recv_wr = o->rq ? o->rq : 64;
-	init.cap.max_send_sge = init.cap.max_recv_sge = o->sge ? o->sge : 4;
-	init.cap.max_inline_data = o->inl ? o->inl : 64;
-	e->qp = ibv_create_qp(e->pd, &init);
-	ck_assert_ptr_nonnull(e->qp);
+	open_cq(e, o);
+	open_qp(e, o);
 	e->buf = aligned_alloc(4096, LEN);
 	ck_assert_ptr_nonnull(e->buf);
 	memset(e->buf, 0, LEN);
 	e->mr = ibv_reg_mr(e->pd, e->buf, LEN, ALL);
 	ck_assert_ptr_nonnull(e->mr);
-	ck_assert_int_eq(ibv_query_gid(e->ctx, 1, 1, &e->gid), 0);
+	ck_assert_int_eq(ibv_query_port(e->ctx, 1, &port), 0);
+	e->lid = port.lid;
+	/* RoCE v2 with IPv4, or the port's GUID */
+	ck_assert_int_eq(ibv_query_gid(e->ctx, 1, port.link_layer == IBV_LINK_LAYER_ETHERNET, &e->gid), 0);
 	e->psn = 0xfffff0 + (uint32_t)dev; /* so that it runs over soon */
 }
 
@@ -58,6 +88,8 @@ void end_close(struct end *e)
 {
 	if (e->qp)
 		ck_assert_int_eq(ibv_destroy_qp(e->qp), 0);
+	if (e->srq)
+		ck_assert_int_eq(ibv_destroy_srq(e->srq), 0);
 	ck_assert_int_eq(ibv_destroy_cq(e->cq), 0);
 	if (e->mr)
 		ck_assert_int_eq(ibv_dereg_mr(e->mr), 0);
@@ -68,49 +100,65 @@ void end_close(struct end *e)
 
 struct addr end_addr(const struct end *e)
 {
-	return (struct addr){ .qpn = e->qp->qp_num, .psn = e->psn, .gid = e->gid };
+	return (struct addr){ .qpn = e->qp->qp_num, .psn = e->psn, .lid = e->lid, .gid = e->gid };
+}
+
+void address(struct ibv_ah_attr *a, const struct addr *peer)
+{
+	memset(a, 0, sizeof(*a));
+	a->port_num = 1;
+	a->dlid = peer->lid;
+	if (peer->lid)
+		return;
+	a->is_global = 1;
+	a->grh.dgid = peer->gid;
+	a->grh.sgid_index = 1;
+	a->grh.hop_limit = 64;
 }
 
 int to_init(struct ibv_qp *qp, const struct conn_opts *o)
 {
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
 
 	a.qp_access_flags = (unsigned int)opt(o ? o->access : 0, ALL);
-	return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+				     (qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
 }
 
 int to_rtr(struct ibv_qp *qp, const struct addr *peer, const struct conn_opts *o)
 {
 	static const struct conn_opts none;
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTR };
+	int mask = IBV_QP_STATE;
 
 	o = o ? o : &none;
+	if (qp->qp_type != IBV_QPT_UD)
+		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+	if (qp->qp_type == IBV_QPT_RC)
+		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	a.path_mtu = (enum ibv_mtu)opt(o->mtu, IBV_MTU_4096);
 	a.dest_qp_num = peer->qpn;
 	a.rq_psn = peer->psn;
 	a.max_dest_rd_atomic = (uint8_t)opt(o->dest_rd, 16);
 	a.min_rnr_timer = (uint8_t)opt(o->rnr_timer, 1);
-	a.ah_attr.is_global = 1;
-	a.ah_attr.port_num = 1;
-	a.ah_attr.grh.dgid = peer->gid;
-	a.ah_attr.grh.sgid_index = 1;
-	a.ah_attr.grh.hop_limit = 64;
-	return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	address(&a.ah_attr, peer);
+	return ibv_modify_qp(qp, &a, mask);
 }
 
 int to_rts(struct ibv_qp *qp, uint32_t psn, const struct conn_opts *o)
 {
 	static const struct conn_opts none;
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTS, .sq_psn = psn };
+	int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
 
 	o = o ? o : &none;
+	if (qp->qp_type == IBV_QPT_RC)
+		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 	a.timeout = (uint8_t)opt(o->timeout, 14);
 	a.retry_cnt = (uint8_t)opt(o->retry, 7);
 	a.rnr_retry = (uint8_t)opt(o->rnr_retry, 7);
 	a.max_rd_atomic = (uint8_t)opt(o->rd, 16);
-	return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-				     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+	return ibv_modify_qp(qp, &a, mask);
 }
 
 int to_state(struct ibv_qp *qp, enum ibv_qp_state s)
@@ -178,7 +226,7 @@ int post_rx(struct end *e, uint64_t id, uint32_t at, uint32_t len)
 	struct ibv_sge sge = { (uintptr_t)e->buf + at, len, e->mr->lkey };
 	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 }, *bad = NULL;
 
-	return ibv_post_recv(e->qp, &wr, &bad);
+	return e->srq ? ibv_post_srq_recv(e->srq, &wr, &bad) : ibv_post_recv(e->qp, &wr, &bad);
 }
 
 static double now(void)

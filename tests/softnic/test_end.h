@@ -15,16 +15,24 @@ struct end {
 	struct ibv_pd *pd;
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
+	struct ibv_srq *srq;
 	struct ibv_mr *mr;
 	union ibv_gid gid;
 	uint8_t *buf;		/* LEN bytes, registered with all access */
 	uint32_t psn;
+	uint16_t lid;
 };
 
 /* Zero: what most tests want. */
 struct end_opts {
 	uint32_t sq, rq, sge, inl;	/* 64, 64, 4, 64 */
 	int no_sig_all;
+	int type;			/* RC */
+	uint32_t srq;			/* receives go to a shared queue of this size */
+	uint32_t cqe;			/* 1024 */
+	uint64_t send_ops;		/* for ibv_wr_* */
+	uint64_t wc_flags;		/* an extended CQ with these */
+	uint32_t cq_flags;
 };
 
 struct conn_opts {
@@ -37,6 +45,7 @@ struct conn_opts {
 
 struct addr {
 	uint32_t qpn, psn;
+	uint16_t lid;			/* 0: RoCE */
 	union ibv_gid gid;
 };
 
@@ -45,6 +54,9 @@ void end_open(struct end *e, int dev, const struct end_opts *o);
 void end_close(struct end *e);
 struct addr end_addr(const struct end *e);
 
+#define QKEY 0x11111111u
+
+void address(struct ibv_ah_attr *a, const struct addr *peer);
 int to_init(struct ibv_qp *qp, const struct conn_opts *o);
 int to_rtr(struct ibv_qp *qp, const struct addr *peer, const struct conn_opts *o);
 int to_rts(struct ibv_qp *qp, uint32_t psn, const struct conn_opts *o);

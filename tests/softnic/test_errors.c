@@ -343,6 +343,7 @@ START_TEST(no_answer)
 		break;
 	case WRONG_GID:
 		ba.gid.raw[15] += 40;
+		ba.lid += ba.lid ? 40 : 0;
 		break;
 	}
 	connect_to(&a, &ba, &o);
@@ -399,11 +400,13 @@ START_TEST(flush)
 {
 	struct conn_opts o = { .timeout = 20 };
 	struct end_opts eo = { .no_sig_all = 1 };
+	struct addr ba;
 	struct end a, b;
 
 	end_open(&a, 0, &eo);
 	end_open(&b, 1, NULL);
-	connect_to(&a, &(struct addr){ .qpn = b.qp->qp_num, .psn = b.psn, .gid = b.gid }, &o);
+	ba = end_addr(&b);
+	connect_to(&a, &ba, &o);
 	for (uint64_t i = 0; i < 10; i++) {
 		ck_assert_int_eq(post(&a, &b, i, (struct wr){ IBV_WR_RDMA_WRITE, .len = 8,
 							      .flags = i & 1 ? IBV_SEND_SIGNALED : 0 }), 0);

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+# shellcheck shell=bash
 # Runs softnic's own tests of time, hostility and faults in the build directory, each under its options.
 set -u
 top=$(cd "$(dirname "$0")/../.." && pwd)
 failed=0
+faults=$(mktemp)
+trap 'rm -f "$faults"' EXIT
 
 under()
 {
@@ -19,4 +22,27 @@ done
 # Hostile, but right.
 under test_rc --adverse --seed 4
 under test_errors --adverse --seed 5
+
+under test_place --ports 4 --cards 3 --placement late
+under test_rc --placement late
+
+# faults TEST LINE...
+faults()
+{
+	local test=$1
+	shift
+	printf '%s\n' "$@" > "$faults"
+	"$top/scripts/softnic" --build . --faults "$faults" -- tests/softnic/test_faults "$test" || failed=1
+}
+
+faults down-up "300ms mlx5_1 down" "900ms mlx5_1 up"
+faults silence "200ms mlx5_1 silence" "1500ms 1 up"
+faults after-packets "100p mlx5_0 down"
+faults qp-error "300ms mlx5_1 qp-error 0x40" "# a comment" "600ms mlx5_1 qp-error all"
+faults spurious "300ms mlx5_0 event PORT_ACTIVE" "300ms mlx5_0 event PORT_ACTIVE" "310ms mlx5_0 event GID_CHANGE"
+faults gid-move "300ms mlx5_1 gid-move 1 3"
+# What is wrong in the file is told with its line, and there are no devices.
+echo "250ms mlx5_7 down" > "$faults"
+"$top/scripts/softnic" --build . --faults "$faults" -- tests/softnic/test_faults spurious 2>&1 | grep -q ":1: not AT PORT WHAT" ||
+	failed=1
 exit $failed

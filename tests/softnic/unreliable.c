@@ -6,6 +6,7 @@
 
 #include "engine.h"
 #include "packet.h"
+#include "place.h"
 
 /* A receive WQE that cannot be used: only that is no fault of the sender. */
 static void receive_failed(struct sn_qp *q, enum ibv_wc_status st)
@@ -52,7 +53,7 @@ static void uc_write_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *
 		return;
 	}
 	if (p->len)
-		span.ops->write(span.addr + r->msg_off, payload, p->len);
+		sn_place(q->dev, &span, r->msg_off, payload, p->len);
 	r->msg_off += p->len;
 	if (p->flags & SN_IMM)
 		sn_recv_done(q, p, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, r->msg_len);
@@ -132,10 +133,21 @@ static bool is_v4(const uint8_t gid[16])
 	return !memcmp(gid, prefix, sizeof(prefix));
 }
 
+static bool is_ipv4(const struct sn_pkt *p)
+{
+	return !sn_shared->infiniband && is_v4(sn_host_gid(p->src_dev, ROUTE_SGID(p))->raw);
+}
+
+/* A ConnectX says there what kind of header RoCE v2 had, and UCX believes it: 2 is IPv4, 1 is IPv6. */
+uint8_t sn_ud_sl(const struct sn_pkt *p)
+{
+	return sn_shared->infiniband ? 0 : is_ipv4(p) ? 2 : 1;
+}
+
 /* The 40 bytes ahead of the data: the GRH, or for RoCE v2 the IP header; IPv4's is in the last 20 (IBTA A17.4.5.1). */
 static void make_grh(const struct sn_pkt *p, uint8_t grh[SN_GRH])
 {
-	const uint8_t *sgid = sn_shared->devs[p->src_dev].port.gids[ROUTE_SGID(p) % SN_GIDS].raw;
+	const uint8_t *sgid = sn_host_gid(p->src_dev, ROUTE_SGID(p))->raw;
 	struct ibv_grh v6 = { .hop_limit = (uint8_t)ROUTE_HOPS(p) };
 	/* BTH, DETH, immediate data, padding, ICRC */
 	uint32_t len = 12 + 8 + (p->flags & SN_IMM ? 4 : 0) + (p->len + 3) / 4 * 4 + 4;
@@ -145,7 +157,7 @@ static void make_grh(const struct sn_pkt *p, uint8_t grh[SN_GRH])
 	memcpy(v6.sgid.raw, sgid, 16);
 	memcpy(v6.dgid.raw, &p->compare_add, 8);
 	memcpy(v6.dgid.raw + 8, &p->swap, 8);
-	if (!sn_shared->infiniband && is_v4(sgid)) {
+	if (is_ipv4(p)) {
 		v4.tos = (uint8_t)ROUTE_CLASS(p);
 		v4.len = htobe16((uint16_t)(20 + 8 + len));
 		v4.frag = htobe16(0x4000);

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+# usage: scripts/softnic ... -- bash pair.sh DIRECTORY SERVER CLIENT
+#
+# Both ends of a tool, as shell commands that find a free TCP port in $port; the server first, since clients do not wait.
+# What they say goes to DIRECTORY. The port is free when it is found free, but another may be faster: then again.
+out=$1 server=$2 client=$3
+for ((n = 0; n < 20; n++)); do
+	export port=$((20000 + RANDOM % 12000))
+	timeout 60 bash -c "$server" > "$out/server" 2>&1 &
+	for ((i = 0; i < 100; i++)); do
+		grep -q "$(printf ':%04X [0:]* 0A' $port)" /proc/net/tcp /proc/net/tcp6 && break 2
+		kill -0 $! 2> /dev/null || break
+		sleep 0.05
+	done
+	wait $!
+	# what fails at once whatever the port is
+	[ "$n" -lt 3 ] || break
+done
+timeout 60 bash -c "$client" > "$out/client" 2>&1
+status=$?
+wait $! || status=1
+exit $status
