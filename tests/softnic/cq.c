@@ -202,7 +202,7 @@ static uint64_t wall_clock(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Its QPs go to the error state when the engine looks at their timers; their queues must not change under the caller. */
+/* Its QPs fail when the engine looks at their timers: their queues must not change under the caller. */
 static void overrun(struct sn_cq *c)
 {
 	c->overrun = true;

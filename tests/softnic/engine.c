@@ -184,6 +184,8 @@ void sn_event_all(uint32_t dev, enum ibv_event_type type)
 			sn_async_raise(c, type, ev.element.qp);
 }
 
+static uint64_t turn_now, turn_due; /* the time; what is due by when is taken */
+
 struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t len, uint8_t **payload, bool *gone)
 {
 	uint32_t proc, gen;
@@ -197,6 +199,7 @@ struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t len, uint8_t *
 	if (!p)
 		return NULL;
 	sn_faults_count(q->dev);
+	p->sent = turn_now;
 	p->op = (uint8_t)op;
 	p->flags = p->nak = p->rnr_timer = 0;
 	p->qp_type = (uint8_t)sn_ibqp(q)->qp_type;
@@ -226,6 +229,9 @@ static struct sn_qp *receiver(const struct sn_pkt *p)
 	q = e.by_qpn[p->dst_dev][p->dst_qpn - SN_QPN_FIRST];
 	if (!q || !sn_receives(q) || p->qp_type != sn_ibqp(q)->qp_type)
 		return NULL;
+	/* of an earlier life of one of the two: nothing is on a real wire for so long */
+	if (p->sent < q->since)
+		return NULL;
 	/* a connected QP takes only what its own peer sends */
 	return sn_is_ud(q) || (q->dest_qpn == p->src_qpn && q->peer_dev == p->src_dev) ? q : NULL;
 }
@@ -243,8 +249,6 @@ static void handle(const struct sn_pkt *p, const uint8_t *payload, uint64_t now)
 	else
 		sn_responder_in(q, p, payload, now);
 }
-
-static uint64_t turn_now, turn_due; /* the time; what is due by when is taken */
 
 static void came_in(struct sn_from *from, const struct sn_pkt *p)
 {

@@ -109,8 +109,8 @@ enum ibv_wc_status sn_local(uint32_t dev, const struct sn_pd *pd, uint32_t lkey,
 {
 	struct sn_mr *mr = sn_find_key(dev, lkey);
 
-	if (!mr || mr->window || (lkey & 0xff) != LKEY_TAG || mr->pd != pd || (write && !(mr->access & IBV_ACCESS_LOCAL_WRITE)) ||
-	    !inside(mr, addr, len, span))
+	if (!mr || mr->window || (lkey & 0xff) != LKEY_TAG || mr->pd != pd ||
+	    (write && !(mr->access & IBV_ACCESS_LOCAL_WRITE)) || !inside(mr, addr, len, span))
 		return IBV_WC_LOC_PROT_ERR;
 	return IBV_WC_SUCCESS;
 }
@@ -123,8 +123,8 @@ bool sn_remote(struct sn_qp *q, uint32_t rkey, uint64_t addr, uint32_t len, unsi
 	       inside(mr, addr, len, span);
 }
 
-static enum ibv_wc_status walk(struct sn_qp *q, const struct sn_pd *pd, const struct ibv_sge *sge, int nsge, uint32_t off, uint8_t *buf,
-			       uint32_t len, bool write)
+static enum ibv_wc_status walk(struct sn_qp *q, const struct sn_pd *pd, const struct ibv_sge *sge, int nsge,
+			       uint32_t off, uint8_t *buf, uint32_t len, bool write)
 {
 	for (int i = 0; i < nsge && len; i++) {
 		struct sn_span span;

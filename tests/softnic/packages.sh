@@ -72,7 +72,7 @@ if there ib_send_bw perftest; then
 	done
 fi
 
-# Those that need other devices, or the kernel, skip themselves; the rest must pass. Debian's python, whose module it is.
+# Those that need other devices, or the kernel, skip themselves; the rest must pass. The module is for Debian's python.
 suite=/usr/share/doc/rdma-core/tests
 if there /usr/bin/python3 python3 && /usr/bin/python3 -c 'import pyverbs' 2> /dev/null && [ -d $suite ]; then
 	cp -r $suite "$out/tests"
@@ -97,12 +97,12 @@ else
 fi
 
 if there ucx_perftest ucx-utils; then
-	# rc_verbs needs ud_verbs to connect
+	export UCX_TLS=rc_verbs,ud_verbs # the first needs the second to connect
 	for args in "ucp_put_bw -s 8" "ucp_put_lat -s 8" "ucp_get -s 8" "ucp_am_bw -s 8" "tag_lat -s 8" "ucp_add -s 8" \
 		"ucp_cswap -s 8" "stream_bw -s 8" "tag_bw -s 100000" "ucp_put_bw -s 1000000" "ucp_get -s 1000000"; do
 		ran=$((ran + 1))
-		both --sysfs "env UCX_TLS=rc_verbs,ud_verbs UCX_NET_DEVICES=mlx5_0:1 ucx_perftest -p \$port -n 300 -t $args" \
-			"env UCX_TLS=rc_verbs,ud_verbs UCX_NET_DEVICES=mlx5_1:1 ucx_perftest 127.0.0.1 -p \$port -n 300 -t $args" &&
+		both --sysfs "env UCX_NET_DEVICES=mlx5_0:1 ucx_perftest -p \$port -n 300 -t $args" \
+			"env UCX_NET_DEVICES=mlx5_1:1 ucx_perftest 127.0.0.1 -p \$port -n 300 -t $args" &&
 			grep -q 'Final:' "$out/client" && continue
 		fail "UCX: $args"
 		tail -n 5 "$out/server" "$out/client"

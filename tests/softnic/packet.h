@@ -32,7 +32,7 @@ enum sn_pkt_flags {
 };
 
 struct sn_pkt {
-	uint64_t due;
+	uint64_t due, sent;
 	uint8_t op, flags, nak, rnr_timer;
 	uint8_t src_dev, dst_dev, qp_type;
 	uint16_t mtu;

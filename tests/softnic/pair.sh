@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 # usage: scripts/softnic ... -- bash pair.sh DIRECTORY SERVER CLIENT
 #
-# Both ends of a tool, as shell commands that find a free TCP port in $port; the server first, since clients do not wait.
-# What they say goes to DIRECTORY. The port is free when it is found free, but another may be faster: then again.
+# Both ends of a tool, as shell commands that find a free TCP port in $port; the server first, as clients do not wait.
+# What they say goes to DIRECTORY. Another may take the port in between: then again.
 out=$1 server=$2 client=$3
 for ((n = 0; n < 20; n++)); do
 	export port=$((20000 + RANDOM % 12000))

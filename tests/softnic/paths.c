@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * To preload, for programs that look for devices by themselves: /sys/class/infiniband*, /dev/infiniband/uverbs* are those
- * of softnic. Nothing else changes.
+ * To preload, for programs that look for devices by themselves: /sys/class/infiniband* and /dev/infiniband/uverbs* are
+ * those of softnic. Nothing else changes.
  */
 #include <dirent.h>
 #include <dlfcn.h>

@@ -214,6 +214,7 @@ void sn_qp_connect(struct sn_qp *q)
 	q->peer_dev = sn_is_ud(q) ? -1 : sn_av_device(&q->attr.ah_attr);
 	memset(&q->rsp, 0, sizeof(q->rsp));
 	q->rsp.epsn = sn_psn(q->attr.rq_psn);
+	q->since = sn_now();
 }
 
 void sn_qp_rts(struct sn_qp *q)

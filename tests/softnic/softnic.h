@@ -252,6 +252,7 @@ struct sn_qp {
 	bool sig_all, drain_wanted;
 	uint32_t dev, mtu;
 	uint32_t async_taken;
+	uint64_t since;		/* it can receive */
 	int peer_dev;		/* -1: nobody has that address */
 	uint32_t dest_qpn;
 	struct sn_sq sq;

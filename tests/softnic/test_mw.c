@@ -106,7 +106,8 @@ START_TEST(type_1)
 	refused(&w, write_to(w.mr->rkey, WIN_AT, 8));
 	refused(&w, write_to(unbound, WIN_AT, 8));
 	/* it is no local key */
-	ck_assert_int_eq(post(&w.b, &w.a, 3, (struct wr){ IBV_WR_RDMA_WRITE, .lkey = first, .at = WIN_AT, .len = 8 }), 0);
+	ck_assert_int_eq(post(&w.b, &w.a, 3, (struct wr){ IBV_WR_RDMA_WRITE, .lkey = first, .at = WIN_AT,
+							  .len = 8 }), 0);
 	want(&w.b, 3, IBV_WC_LOC_PROT_ERR);
 	ck_assert_int_eq(to_state(w.a.qp, IBV_QPS_RESET), 0);
 	ck_assert_int_eq(to_state(w.b.qp, IBV_QPS_RESET), 0);
@@ -175,8 +176,9 @@ START_TEST(type_2)
 	{
 		/* zero-based: address 5 is five bytes into the window */
 		struct ibv_sge sge = { (uintptr_t)w.a.buf, 1, w.a.mr->lkey };
-		struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE }, *bad;
+		struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1 }, *bad;
 
+		wr.opcode = IBV_WR_RDMA_WRITE;
 		wr.wr.rdma.remote_addr = 5;
 		wr.wr.rdma.rkey = next;
 		ck_assert_int_eq(ibv_post_send(w.a.qp, &wr, &bad), 0);
