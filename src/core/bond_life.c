@@ -73,7 +73,7 @@ static void say_no_answer(struct dp_bond *b)
 	b->said = true;
 }
 
-/* Nobody answers; or: the owner of the peer's QP is known, but its program has not connected it to ours in all the time. */
+/* Nobody answers; or the owner of the peer's QP is known, but its program has not connected it to ours all the time. */
 static void not_named(struct dp_timer *t)
 {
 	struct dp_bond *b = (struct dp_bond *)((char *)t - offsetof(struct dp_bond, timer));

@@ -6,7 +6,7 @@
  * invalidations, and a connection keeps their order.
  * - The keys of an MR are sent only while it is published, and with pd->lock held its holder is recorded before that
  *   lock is dropped. Whoever unpublishes it later, with that lock, finds the holder and has it told. That cannot be
- *   overtaken: serve() sends before it returns to the control thread's loop, and only from there are invalidations sent.
+ *   overtaken: serve() sends before it returns to the control thread's loop, and only from there invalidations go.
  * - So what arrives is true until an invalidation arrives that was sent later, and an invalidation can only hit keys
  *   that were sent before it. If another MR, or the same one again, has the rkey by then, its keys come after the
  *   invalidation; only where nobody waited for the acknowledgement (memlock.c gave up, rereg.c's wait ended) can the

@@ -32,7 +32,7 @@ static int why_native(const struct dp_qp *q, bool qp_ex)
 }
 
 /*
- * From create_qp on poll_cq looks at what it gets, long before there is something to see: a thread that is about to poll
+ * From create_qp on poll_cq looks at what it gets, long before there is anything to see: a thread about to poll
  * natively, because nothing had to be looked at yet, must not take the first completion of a connection unseen; from
  * there on all would be matched to wrong WRs. With scq->lock held.
  */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
-/* mlx5dv_init_obj hands out a QP's or CQ's memory: from then on the program may bypass verbs, which the core must know. */
+/* mlx5dv_init_obj hands out a QP's or CQ's memory: from then on the program may bypass verbs; the core must know. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -34,7 +34,7 @@ static struct ibv_context *context_of(const struct mlx5dv_obj *obj, uint64_t typ
 	return NULL;
 }
 
-/* The provider that made the object is the one to ask. alloc_mw is a slot that the provider fills and nobody patches. */
+/* The provider that made the object is the one to ask. alloc_mw is a slot that it fills and nobody patches. */
 static init_obj_fn find(const struct mlx5dv_obj *obj, uint64_t type, const char *version, const void *caller)
 {
 	struct ibv_context *ctx = context_of(obj, type);

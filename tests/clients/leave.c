@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * A bonded QP is destroyed with requests on their way; the next one on the same CQ must work. With three ports or more it also
- * shows what happens between the ends of two twins.
+ * A bonded QP is destroyed with requests on their way; the next one on the same CQ must work. With three
+ * ports or more it also shows what happens between the ends of two twins.
  */
 #include <string.h>
 #include <time.h>

@@ -45,7 +45,8 @@ static void show(struct mend *e, const char *who, unsigned int expect, int ms)
 		n++;
 		printf("  %s: wr %llu: %s", who, (unsigned long long)wc.wr_id, vb.wc_status_str(wc.status));
 		if (!wc.status)
-			printf(", opcode %d len %u", wc.opcode, wc.opcode == IBV_WC_RDMA_READ || (wc.opcode & IBV_WC_RECV) ? wc.byte_len : 0);
+			printf(", opcode %d len %u", wc.opcode,
+			       wc.opcode == IBV_WC_RDMA_READ || (wc.opcode & IBV_WC_RECV) ? wc.byte_len : 0);
 		printf("\n");
 	}
 	printf("  %s: %u completions, state %s\n", who, n, state(e));
@@ -566,7 +567,8 @@ static void rw(void)
 static const struct { const char *name; void (*fn)(void); } cases[] = {
 #define C(x) { #x, x }
 	C(toomany), C(midbad), C(queuedbad), C(misatomic0), C(misatomic1), C(unsigbad), C(unsigmid), C(peerhears),
-	C(sameids), C(sameids0), C(alias), C(top), C(wrap), C(sizes), C(deadlkey), C(halflocal), C(twopds), C(depth1), C(depth8),
+	C(sameids), C(sameids0), C(alias), C(top), C(wrap), C(sizes), C(deadlkey), C(halflocal), C(twopds), C(depth1),
+	C(depth8),
 	C(depth32), C(depthnone), C(one_wr), C(nobody), C(err_sig), C(err_unsig), C(rw),
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
  * What a program changes on connected QPs: memory windows bound between WRITEs (ibv_bind_mw is a request on the send
- * queue without a post_send), and access flags given and taken away. Lines on stdout have no number that differs from run
- * to run.
+ * queue without a post_send), and access flags given and taken away. Lines on stdout have no number that differs from
+ * run to run.
  */
 #include <errno.h>
 #include <string.h>
@@ -53,7 +53,8 @@ static bool begin(const char *title, const struct rc_opts *of_b)
 	return !err;
 }
 
-static void wr(struct mend *from, struct mend *to, enum ibv_wr_opcode op, uint64_t id, size_t len, uint32_t rkey, int flags)
+static void wr(struct mend *from, struct mend *to, enum ibv_wr_opcode op, uint64_t id, size_t len, uint32_t rkey,
+	       int flags)
 {
 	int err = mend_post(from, &(struct mwr){ .op = op, .len = len, .id = id, .raddr = (uintptr_t)to->buf + 2 * BIG,
 						 .rkey = rkey, .flags = flags });
