@@ -26,6 +26,14 @@ under test_errors --adverse --seed 5
 under test_place --ports 4 --cards 3 --placement late
 under test_rc --placement late
 
+under test_crowd --ports 32 --cards 8
+# Many at once do not meet.
+for n in 1 2 3 4; do
+	("$top/scripts/softnic" --build . -- tests/softnic/test_rc > "$faults.$n" 2>&1 || echo "FAILED: one of many") &
+done | grep . && failed=1
+wait
+rm -f "$faults".[1-4]
+
 # faults TEST LINE...
 faults()
 {
