@@ -48,7 +48,7 @@ void sn_adverse_message(struct sn_luck *l, const struct sn_qp *q, enum sn_op op,
 	l->early = UINT32_MAX;
 	if (!sn_shared->adverse)
 		return;
-	/* what is short is mostly in time: a flag overtakes data on another device, and now and then it is the reverse */
+	/* what is short is mostly in time: flags overtake data on other devices, and now and then it is the reverse */
 	if (len > WHOLE)
 		l->late = (300 + sn_draw(dev, 500 * slowness(dev))) * US;
 	else if (!sn_draw(dev, 4))

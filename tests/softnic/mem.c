@@ -165,8 +165,8 @@ enum ibv_wc_status sn_gather(struct sn_qp *q, const struct ibv_sge *sge, int nsg
 }
 
 /*
- * A device's accesses are no program's: ThreadSanitizer must not see them, or a program that looks at its memory while a
- * device writes there would be at fault.
+ * A device's accesses are no program's: ThreadSanitizer must not see them, or a program that looks at its memory while
+ * a device writes there would be at fault.
  */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)

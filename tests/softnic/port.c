@@ -10,7 +10,7 @@
 #include "packet.h"
 
 #define AHEAD_NS 1000000u
-#define LATE_NS 100000000u /* later than this, time is lost */
+#define LATE_NS 1000000000u /* later than this, time is lost */
 #define MIN_BYTES 64u
 
 static uint64_t cost(const struct sn_port *p, uint32_t bytes)

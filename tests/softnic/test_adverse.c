@@ -148,7 +148,8 @@ START_TEST(other_device)
 
 	begin(&s);
 	n = rounds(&s, (struct order){ FLAG_THEN_DATA, (uint32_t)_i, 1 - (uint32_t)_i, 0 },
-		   _i ? "a flag on device 1 before the data on device 0" : "a flag on device 0 before the data on device 1");
+		   _i ? "a flag on device 1 before the data on device 0" :
+			"a flag on device 0 before the data on device 1");
 	if (adverse())
 		ck_assert_uint_gt(n, ROUNDS / 2);
 	else

@@ -204,7 +204,8 @@ START_TEST(gone)
 		n.same[0] = ibv_reg_mr(n.to[0].pd, n.to[0].buf, LEN, ALL);
 		ck_assert_ptr_nonnull(n.same[0]);
 		put(&n, 0, 0, v + 1000);
-		ck_assert_int_eq(ibv_rereg_mr(n.same[0], IBV_REREG_MR_CHANGE_TRANSLATION, NULL, n.to[0].buf, LEN, 0), 0);
+		ck_assert_int_eq(ibv_rereg_mr(n.same[0], IBV_REREG_MR_CHANGE_TRANSLATION, NULL, n.to[0].buf, LEN, 0),
+				 0);
 		ck_assert_uint_eq(word(&n.to[0], 0), v + 1000);
 	}
 	close_net(&n);

@@ -26,6 +26,14 @@ under test_errors --adverse --seed 5
 under test_place --ports 4 --cards 3 --placement late
 under test_rc --placement late
 
+under test_crowd --ports 32 --cards 8
+# Many at once do not meet.
+for n in 1 2 3 4; do
+	("$top/scripts/softnic" --build . -- tests/softnic/test_rc > "$faults.$n" 2>&1 || echo "FAILED: one of many") &
+done | grep . && failed=1
+wait
+rm -f "$faults".[1-4]
+
 # faults TEST LINE...
 faults()
 {
@@ -43,6 +51,6 @@ faults spurious "300ms mlx5_0 event PORT_ACTIVE" "300ms mlx5_0 event PORT_ACTIVE
 faults gid-move "300ms mlx5_1 gid-move 1 3"
 # What is wrong in the file is told with its line, and there are no devices.
 echo "250ms mlx5_7 down" > "$faults"
-"$top/scripts/softnic" --build . --faults "$faults" -- tests/softnic/test_faults spurious 2>&1 | grep -q ":1: not AT PORT WHAT" ||
-	failed=1
+"$top/scripts/softnic" --build . --faults "$faults" -- tests/softnic/test_faults spurious 2>&1 |
+	grep -q ":1: not AT PORT WHAT" || failed=1
 exit $failed
