@@ -21,7 +21,7 @@ struct fake_dev fake_dev[FAKE_DEVS];
 struct dp_ctx fake_ctx;
 size_t fake_memlock, fake_locked;
 int fake_rereg_ret, fake_rereg_errno;
-unsigned fake_acks_at_rereg;
+_Atomic unsigned fake_acks_at_rereg;
 void (*fake_in_dereg)(struct ibv_mr *mr);
 struct dp_peer fake_holder, fake_owner;
 int fake_call_err;

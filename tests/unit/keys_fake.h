@@ -26,7 +26,8 @@ extern struct fake_dev fake_dev[FAKE_DEVS]; /* [0] is the program's, "fake0"; fa
 extern struct dp_ctx fake_ctx;
 extern size_t fake_memlock, fake_locked; /* bytes of all devices; 0: no limit */
 extern int fake_rereg_ret, fake_rereg_errno; /* what the next rereg_mr does, if not 0 */
-extern unsigned fake_acks_at_rereg; /* how many acknowledgements had been sent when the real rereg_mr was called */
+/* how many acknowledgements had been sent when the real rereg_mr was called */
+extern _Atomic unsigned fake_acks_at_rereg;
 extern void (*fake_in_dereg)(struct ibv_mr *mr); /* called by the real dereg_mr */
 extern struct dp_verbs fake_verbs;
 
