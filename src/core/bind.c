@@ -34,13 +34,11 @@ static int call_real(struct dp_qp *q, struct ibv_mw *mw, struct ibv_mw_bind *bin
 /* With q->lock held. -EAGAIN: something before it has to go first. */
 static int bind_in_order(struct dp_qp *q, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 {
-	struct dp_op_desc d = { .flags = DP_OP_ALL };
+	struct dp_op_desc d = { .flags = DP_OP_ALL | dp_qp_signaled(q, bind->send_flags) };
 	struct dp_order *o = &q->order;
 	uint64_t pos;
 	int ret;
 
-	if (q->sq_sig_all || (bind->send_flags & IBV_SEND_SIGNALED))
-		d.flags |= DP_OP_SIGNALED;
 	if (!dp_qp_room(q))
 		return ENOMEM;
 	pos = dp_order_add(o, &d);
@@ -59,25 +57,6 @@ static int bind_in_order(struct dp_qp *q, struct ibv_mw *mw, struct ibv_mw_bind 
 	return 0;
 }
 
-static int bind_pending(struct dp_qp *q, struct ibv_mw *mw, struct ibv_mw_bind *bind)
-{
-	struct dp_op_desc d = { .flags = DP_OP_ALL };
-	int ret = call_real(q, mw, bind);
-
-	if (ret)
-		return ret;
-	if (q->sq_sig_all || (bind->send_flags & IBV_SEND_SIGNALED))
-		d.flags |= DP_OP_SIGNALED;
-	if (!dp_qp_room(q)) {
-		q->unrecorded = true;
-		return 0;
-	}
-	*dp_qp_slot(q, dp_order_add(&q->order, &d)) =
-		(struct dp_slot){ .wr_id = bind->wr_id, .opcode = IBV_WR_BIND_MW };
-	dp_order_posted0(&q->order);
-	return 0;
-}
-
 static int try(struct dp_qp *q, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 {
 	int ret;
@@ -85,7 +64,9 @@ static int try(struct dp_qp *q, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 	dp_take(&q->lock);
 	switch (atomic_load_explicit(&q->state, memory_order_relaxed)) {
 	case DP_QP_PENDING:
-		ret = bind_pending(q, mw, bind);
+		ret = call_real(q, mw, bind);
+		if (!ret)
+			dp_qp_record(q, bind->wr_id, IBV_WR_BIND_MW, bind->send_flags);
 		break;
 	case DP_QP_BONDED:
 		ret = bind_in_order(q, mw, bind);

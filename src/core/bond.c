@@ -8,7 +8,6 @@
 #include "bond_priv.h"
 
 #include <errno.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -180,7 +179,7 @@ static void refuse(struct dp_bond *b, const char *why)
 /* Its process lives, else its connection would have ended. */
 static void unanswered(struct dp_timer *t)
 {
-	struct dp_bond *b = (struct dp_bond *)((char *)t - offsetof(struct dp_bond, timer));
+	struct dp_bond *b = dp_bond_of(t);
 	struct dp_qp *q = b->q;
 
 	dp_take(&q->ctl);

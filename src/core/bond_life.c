@@ -3,7 +3,6 @@
 #include "bond_priv.h"
 
 #include <errno.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,7 +75,7 @@ static void say_no_answer(struct dp_bond *b)
 /* Nobody answers; or the owner of the peer's QP is known, but its program has not connected it to ours all the time. */
 static void not_named(struct dp_timer *t)
 {
-	struct dp_bond *b = (struct dp_bond *)((char *)t - offsetof(struct dp_bond, timer));
+	struct dp_bond *b = dp_bond_of(t);
 	struct dp_qp *q = b->q;
 
 	dp_take(&q->ctl);

@@ -3,6 +3,7 @@
 #ifndef DUALPORT_BOND_PRIV_H
 #define DUALPORT_BOND_PRIV_H
 
+#include <stddef.h>
 #include "bond.h"
 #include "bond_msg.h"
 #include "qp.h"
@@ -39,6 +40,11 @@ struct dp_bond {
 	struct dp_timer timer;
 	struct dp_bond *next; /* of all, control thread */
 };
+
+static inline struct dp_bond *dp_bond_of(struct dp_timer *t)
+{
+	return (struct dp_bond *)((char *)t - offsetof(struct dp_bond, timer));
+}
 
 /* bond.c */
 extern const struct dp_peer_handler dp_bond_handler;

@@ -3,7 +3,6 @@
 #include "bond_priv.h"
 
 #include <errno.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,7 +150,7 @@ static void switch_over(struct dp_bond *b)
 
 static void look_at_probes(struct dp_timer *t)
 {
-	struct dp_bond *b = (struct dp_bond *)((char *)t - offsetof(struct dp_bond, timer));
+	struct dp_bond *b = dp_bond_of(t);
 	struct dp_qp *q = b->q;
 	bool open = false;
 	uint64_t now;

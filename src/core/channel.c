@@ -237,17 +237,17 @@ static bool take_back_event(struct dp_channel *ch, struct dp_cq *cq)
 void dp_channel_detach(struct dp_cq *cq)
 {
 	struct dp_channel *ch = cq->channel;
-	int state, spent = ARM_SPENT;
+	int cancel, spent = ARM_SPENT;
 
 	if (!ch)
 		return;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	cancel = dp_no_cancel();
 	dp_take(&ch->lock);
 	dp_channel_detach_plain(cq->cq);
 	if (take_back_event(ch, cq))
 		atomic_compare_exchange_strong(&cq->armed, &spent, ARM_ANY);
 	dp_drop(&ch->lock);
-	pthread_setcancelstate(state, NULL);
+	dp_cancel_as(cancel);
 }
 
 /*
@@ -260,7 +260,7 @@ static void raise_event(struct dp_cq *cq, bool solicited)
 {
 	struct dp_channel *ch = cq->channel;
 	const uint64_t one = 1;
-	int old, new, state;
+	int old, new, cancel;
 
 	if (!ch)
 		return;
@@ -271,7 +271,7 @@ static void raise_event(struct dp_cq *cq, bool solicited)
 	if (new == old)
 		return;
 	/* write(2) is a cancellation point, and a thread must not end here with the lock */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	cancel = dp_no_cancel();
 	dp_take(&ch->lock);
 	if (cq->cq->channel == &ch->shadow && !cq->raised) {
 		cq->raised = true;
@@ -282,7 +282,7 @@ static void raise_event(struct dp_cq *cq, bool solicited)
 			dp_warn("completion channel: eventfd: %s", strerror(errno));
 	}
 	dp_drop(&ch->lock);
-	pthread_setcancelstate(state, NULL);
+	dp_cancel_as(cancel);
 }
 
 void dp_channel_raise(struct dp_cq *cq)

@@ -81,12 +81,11 @@ __attribute__((visibility("default"))) const struct dp_core *dualport_core_start
 	char text[512];
 	int ret;
 
-	if (stub->abi == DP_CORE_ABI)
-		dp_log_may = stub->stderr_is_ours;
 	if (stub->abi != DP_CORE_ABI) {
 		dp_warn("the preloaded library and its core are of different versions; running on one port");
 		return NULL;
 	}
+	dp_log_may = stub->stderr_is_ours;
 	ret = dp_config_load(&dp_cfg, NULL, text, sizeof(text));
 	if (ret) {
 		dp_warn("%s; running on one port", text);

@@ -6,7 +6,6 @@
  */
 #include "qp.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -311,6 +310,15 @@ static enum ibv_wc_status culprit_status(const struct dp_qp *q)
 	return q->fail_refused ? IBV_WC_LOC_QP_OP_ERR : IBV_WC_WR_FLUSH_ERR;
 }
 
+/* Of the next op that is told of. */
+static enum ibv_wc_status next_status(struct dp_qp *q)
+{
+	enum ibv_wc_status st = q->fail_reported ? IBV_WC_WR_FLUSH_ERR : culprit_status(q);
+
+	q->fail_reported = true;
+	return st;
+}
+
 static void take_first(struct dp_stash **list, struct ibv_wc *wc)
 {
 	struct dp_stash *s = *list;
@@ -330,11 +338,10 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 	case GIVE_SILENT:
 		*wc = (struct ibv_wc){
 			.wr_id = dp_qp_slot(q, q->fail_next)->wr_id,
-			.status = q->fail_reported ? IBV_WC_WR_FLUSH_ERR : culprit_status(q),
+			.status = next_status(q),
 			.qp_num = q->qp_num,
 		};
 		q->fail_next++;
-		q->fail_reported = true;
 		return true;
 	case GIVE_FAILED:
 		/* the first one that a sibling failed has the sibling's error, the rest stands behind it */
@@ -358,9 +365,7 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 		return true;
 	case GIVE_FAKE:
 		take_first(&q->fakes, wc);
-		if (!q->fail_reported)
-			wc->status = culprit_status(q);
-		q->fail_reported = true;
+		wc->status = next_status(q);
 		return true;
 	case OVER:
 		dp_qp_native(q);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "lock.h"
 #include "log.h"
 #include "sigpipe.h"
 
@@ -14,16 +15,15 @@ static void write_quietly(int fd, const char *buf, size_t len)
 {
 	struct dp_sigpipe sigpipe;
 	ssize_t n;
-	int cancel;
-
 	/* write(2) is a cancellation point, and many a caller holds a lock */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	int cancel = dp_no_cancel();
+
 	dp_sigpipe_off(&sigpipe);
 	do {
 		n = write(fd, buf, len);
 	} while (n < 0 && errno == EINTR);
 	dp_sigpipe_back(&sigpipe);
-	pthread_setcancelstate(cancel, NULL);
+	dp_cancel_as(cancel);
 }
 
 void dp_log(enum dp_log_level level, const char *fmt, ...)

@@ -10,9 +10,9 @@
 
 enum dp_log_level { DP_LOG_QUIET, DP_LOG_WARN, DP_LOG_INFO, DP_LOG_TRACE };
 
-extern enum dp_log_level dp_log_level;
+extern enum dp_log_level dp_log_level; /* DP_LOG_WARN until the configuration says otherwise */
 /* NULL, or says whether descriptor 2 may be written to. Set before there are threads. */
-extern bool (*dp_log_may)(void); /* DP_LOG_WARN until the configuration says otherwise */
+extern bool (*dp_log_may)(void);
 
 void dp_log(enum dp_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3), cold));
 

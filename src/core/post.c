@@ -50,8 +50,7 @@ static void classify(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_cl
 	k->split = false;
 	k->len = 0;
 	k->inlined = wr->send_flags & IBV_SEND_INLINE;
-	if (q->sq_sig_all || (wr->send_flags & IBV_SEND_SIGNALED))
-		d->flags |= DP_OP_SIGNALED;
+	d->flags |= dp_qp_signaled(q, wr->send_flags);
 	/* a wrong number: the provider refuses it, and the list is not read */
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->cap.max_send_sge) {
 		d->flags |= DP_OP_ALL;
@@ -363,26 +362,27 @@ static int post_bonded(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_
 	return err;
 }
 
+bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsigned int send_flags)
+{
+	struct dp_op_desc d = { .flags = DP_OP_ALL | dp_qp_signaled(q, send_flags) };
+
+	if (!dp_qp_room(q)) {
+		q->unrecorded = true;
+		return false;
+	}
+	*dp_qp_slot(q, dp_order_add(&q->order, &d)) = (struct dp_slot){ .wr_id = wr_id, .opcode = (uint8_t)op };
+	dp_order_posted0(&q->order);
+	return true;
+}
+
 /* Before the bond: passes natively, but its completions will look like later ones (I9). */
 static int post_pending(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	int ret = q->post_send(q->qp, wr, bad);
 
-	for (; wr && !(ret && wr == *bad); wr = wr->next) {
-		struct dp_op_desc d = { .flags = DP_OP_ALL };
-
-		if (q->sq_sig_all || (wr->send_flags & IBV_SEND_SIGNALED))
-			d.flags |= DP_OP_SIGNALED;
-		if (!dp_qp_room(q)) {
-			q->unrecorded = true; /* it cannot bond any more; completions pass as they come */
+	for (; wr && !(ret && wr == *bad); wr = wr->next)
+		if (!dp_qp_record(q, wr->wr_id, wr->opcode, wr->send_flags))
 			break;
-		}
-		*dp_qp_slot(q, dp_order_add(&q->order, &d)) = (struct dp_slot){
-			.wr_id = wr->wr_id,
-			.opcode = (uint8_t)wr->opcode,
-		};
-		dp_order_posted0(&q->order);
-	}
 	return ret;
 }
 

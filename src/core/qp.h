@@ -29,6 +29,17 @@ static inline struct dp_slot *dp_qp_slot(struct dp_qp *q, uint64_t pos)
 /* Room for one more op; with lock held. */
 bool dp_qp_room(struct dp_qp *q);
 
+/* Of the op that a request with these send_flags is. */
+static inline unsigned dp_qp_signaled(const struct dp_qp *q, unsigned int send_flags)
+{
+	return q->sq_sig_all || (send_flags & IBV_SEND_SIGNALED) ? DP_OP_SIGNALED : 0;
+}
+/*
+ * PENDING: records a request that passed natively. False: there is no room, so q cannot bond any more, and completions
+ * pass as they come. With lock held. post.c.
+ */
+bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsigned int send_flags);
+
 /* ---- chain.c: with lock held */
 
 /* Appends a WR to rail 0's chain: part NULL: as it is; else cut to part. pos: of its op. */

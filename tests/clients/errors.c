@@ -19,24 +19,6 @@ static struct mini m = { .name = "errors", .timeout_s = 120 };
 static struct mend a, b;
 static struct ibv_mr *half;		/* the first 512 KiB of b's memory, then nothing */
 
-static void nap(unsigned int ms)
-{
-	struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
-
-	nanosleep(&t, NULL);
-}
-
-static const char *state(struct mend *e)
-{
-	static const char *const names[] = { "RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR" };
-	struct ibv_qp_init_attr ia;
-	struct ibv_qp_attr qa;
-
-	if (vb.query_qp(e->qp, &qa, IBV_QP_STATE, &ia))
-		return "query failed";
-	return qa.qp_state <= IBV_QPS_ERR ? names[qa.qp_state] : "?";
-}
-
 static bool is_recv(const struct ibv_wc *wc)
 {
 	return wc->wr_id > 100 && wc->wr_id < 200;
@@ -66,7 +48,7 @@ static unsigned int show(struct mend *e, const char *who, unsigned int expect, i
 			CHECK(wc[i].qp_num == e->qp->qp_num, "qp_num 0x%x", wc[i].qp_num);
 		}
 	}
-	printf("  %s: %u completions, state %s\n", who, n, state(e));
+	printf("  %s: %u completions, state %s\n", who, n, mend_state(e));
 	return n;
 }
 
@@ -81,7 +63,7 @@ static int begin(const char *title, const struct rc_opts *o)
 	if (!err)
 		err = mend_join(&a, &b, o);
 	CHECK(!err, "set-up: %s", strerror(-err));
-	nap(m.settle_ms);
+	mini_nap(m.settle_ms);
 	return err;
 }
 
@@ -107,7 +89,7 @@ static void reuse(void)
 		CHECK(0, "wr %llu completed after RESET", (unsigned long long)wc.wr_id);
 	err = mend_join(&a, &b, NULL);
 	CHECK(!err, "connecting again: %s", strerror(-err));
-	nap(m.settle_ms);
+	mini_nap(m.settle_ms);
 	pattern_fill(a.buf, 77, 0, HALF);
 	memset(b.buf, 0, HALF);
 	wr(901, IBV_WR_RDMA_WRITE, 0, HALF, b.mr->rkey, true);
@@ -186,7 +168,7 @@ static void to_err_queued(void)
 	if (begin("to ERR with WRs and receives queued", NULL))
 		return;
 	CHECK(!rc_to_state(b.qp, IBV_QPS_RESET), "RESET");
-	nap(50);
+	mini_nap(50);
 	for (i = 1; i <= 3; i++)
 		CHECK(!mend_recv(&a, BIG, 64, 100 + i), "post_recv");
 	for (i = 1; i <= 12; i++)
@@ -206,7 +188,7 @@ static void reset_outstanding(void)
 	if (begin("RESET with WRs outstanding", NULL))
 		return;
 	CHECK(!rc_to_state(b.qp, IBV_QPS_RESET), "RESET");
-	nap(50);
+	mini_nap(50);
 	for (i = 1; i <= 6; i++)
 		wr(i, i % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_SEND, 0, i % 2 ? 200000 : 32, b.mr->rkey, true);
 	reuse();
@@ -221,7 +203,7 @@ static void destroy_outstanding(void)
 	if (begin("destroy with WRs outstanding", NULL))
 		return;
 	CHECK(!rc_to_state(b.qp, IBV_QPS_RESET), "RESET");
-	nap(50);
+	mini_nap(50);
 	for (i = 1; i <= 6; i++)
 		wr(i, IBV_WR_RDMA_WRITE, 0, 200000, b.mr->rkey, true);
 	err = vb.destroy_qp(a.qp);
@@ -251,7 +233,7 @@ static void bad_modify(void)
 	CHECK(!err, "INIT");
 	peer.gid.raw[15] ^= 0x55;
 	err = rc_to_rtr(&a.dev, a.qp, &peer, NULL);
-	printf("  RTR to an address nobody has: %s, state %s\n", err ? strerror(-err) : "ok", state(&a));
+	printf("  RTR to an address nobody has: %s, state %s\n", err ? strerror(-err) : "ok", mend_state(&a));
 }
 
 int main(int argc, char **argv)

@@ -67,6 +67,13 @@ void mini_start(struct mini *m, int argc, char **argv, const char *what)
 	pthread_detach(t);
 }
 
+void mini_nap(unsigned int ms)
+{
+	struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
+
+	nanosleep(&t, NULL);
+}
+
 int mini_end(const struct mini *m, const char *extra)
 {
 	printf("{\"client\":\"%s\",\"ok\":%s,\"seed\":%llu,\"load\":\"%s\",\"verbs\":\"%s\",\"failed\":%u%s%s}\n", m->name,
@@ -149,6 +156,17 @@ void mend_close(struct mend *e)
 	CHECK(!err, "close: %s", strerror(-err));
 	free(e->buf);
 	memset(e, 0, sizeof(*e));
+}
+
+const char *mend_state(struct mend *e)
+{
+	static const char *const names[] = { "RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR" };
+	struct ibv_qp_init_attr ia;
+	struct ibv_qp_attr qa;
+
+	if (vb.query_qp(e->qp, &qa, IBV_QP_STATE, &ia))
+		return "query failed";
+	return qa.qp_state <= IBV_QPS_ERR ? names[qa.qp_state] : "?";
 }
 
 int mend_post(struct mend *e, const struct mwr *w)

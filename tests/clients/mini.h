@@ -36,6 +36,8 @@ extern unsigned int mini_failed;
 		}							\
 	} while (0)
 
+void mini_nap(unsigned int ms);
+
 int mini_end(const struct mini *m, const char *extra);	/* prints the summary, gives the exit status */
 
 struct mend {
@@ -59,6 +61,9 @@ int mend_open(struct mend *e, const struct mini *m, const char *dev, const struc
 int mend_new_qp(struct mend *e, const struct mend_want *w);	/* in place of e->qp, which is destroyed if there is one */
 int mend_join(struct mend *a, struct mend *b, const struct rc_opts *o);	/* a == b: a QP connected to itself */
 void mend_close(struct mend *e);
+
+/* The state that the QP is in, as query_qp tells it: "RTS", ... */
+const char *mend_state(struct mend *e);
 
 /* Posts one WR with one SGE in e's memory; returns what ibv_post_send returned. */
 struct mwr {

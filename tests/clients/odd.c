@@ -18,24 +18,6 @@ static const struct rc_opts quick = { .timeout = 14, .retry_cnt = 2, .rnr_retry 
 static struct mini m = { .name = "odd", .timeout_s = 100 };
 static struct mend a, b;
 
-static void nap(unsigned int ms)
-{
-	struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
-
-	nanosleep(&t, NULL);
-}
-
-static const char *state(struct mend *e)
-{
-	static const char *const names[] = { "RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR" };
-	struct ibv_qp_init_attr ia;
-	struct ibv_qp_attr qa;
-
-	if (vb.query_qp(e->qp, &qa, IBV_QP_STATE, &ia))
-		return "query failed";
-	return qa.qp_state <= IBV_QPS_ERR ? names[qa.qp_state] : "?";
-}
-
 static void show(struct mend *e, const char *who, unsigned int expect, int ms)
 {
 	struct ibv_wc wc;
@@ -49,7 +31,7 @@ static void show(struct mend *e, const char *who, unsigned int expect, int ms)
 			       wc.opcode == IBV_WC_RDMA_READ || (wc.opcode & IBV_WC_RECV) ? wc.byte_len : 0);
 		printf("\n");
 	}
-	printf("  %s: %u completions, state %s\n", who, n, state(e));
+	printf("  %s: %u completions, state %s\n", who, n, mend_state(e));
 }
 
 static void fresh(const struct rc_opts *o)
@@ -61,7 +43,7 @@ static void fresh(const struct rc_opts *o)
 	if (!err)
 		err = mend_join(&a, &b, o);
 	CHECK(!err, "join: %s", strerror(-err));
-	nap(m.settle_ms);
+	mini_nap(m.settle_ms);
 	memset(a.buf, 0, a.len);
 	memset(b.buf, 0, b.len);
 }
@@ -258,7 +240,7 @@ static void alias(void)
 	fresh(NULL);
 	other = vb.reg_mr_iova2(b.dev.pd, b.buf, BIG, 0x7000000000ull, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 				IBV_ACCESS_REMOTE_READ);
-	nap(m.settle_ms + 100);
+	mini_nap(m.settle_ms + 100);
 	for (int i = 0; i < 200; i++) {
 		size_t len = BIG;
 		struct ibv_sge s = S(0, len), t = S(BIG, len / 4);
@@ -303,7 +285,7 @@ static void top(void)
 		t = vb.reg_mr_iova2(b.dev.pd, b.buf, BIG + 4096, base, IBV_ACCESS_LOCAL_WRITE |
 				    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
 	}
-	nap(m.settle_ms + 100);
+	mini_nap(m.settle_ms + 100);
 	for (int i = 0; t && i < 20; i++) {
 		struct ibv_sge s = S(0, BIG);
 		struct ibv_send_wr w = W(1, WR, &s, 1, 0, SIG);
@@ -411,7 +393,7 @@ static void twopds(void)
 	struct ibv_send_wr w = W(1, WR, &s, 1, 0, SIG);
 
 	fresh(NULL);
-	nap(m.settle_ms);
+	mini_nap(m.settle_ms);
 	w.wr.rdma.rkey = r->rkey;
 	post(&w);
 	show(&a, "a", 1, 1000);
@@ -492,7 +474,7 @@ static void nobody(void)
 	memset(a.buf, 1, a.len);
 	chain(w, 4);
 	for (int i = 0; i < 100 && !*(volatile uint8_t *)(b.buf + BIG + 8); i++)
-		nap(20);
+		mini_nap(20);
 	printf("  flags %d %d\n", b.buf[BIG], b.buf[BIG + 8]);
 }
 
@@ -519,7 +501,7 @@ static void to_err(int sig)
 		}
 		n++;
 	}
-	printf("  order %s, %s, state %s\n", bad_order ? "bad" : "good", sig ? n == 20 ? "all" : "not all" : "-", state(&a));
+	printf("  order %s, %s, state %s\n", bad_order ? "bad" : "good", sig ? n == 20 ? "all" : "not all" : "-", mend_state(&a));
 	w[0].next = NULL;
 	post(w);
 	show(&a, "a", 1, 1000);

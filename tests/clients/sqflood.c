@@ -17,13 +17,6 @@ static const struct mend_want want = { .len = BIG, .depth = DEPTH, .sge = 2, .in
 static struct mini m = { .name = "sqflood", .count = 200, .timeout_s = 120 };
 static struct mend a, b;
 
-static void nap(unsigned int ms)
-{
-	struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
-
-	nanosleep(&t, NULL);
-}
-
 static bool begin(bool deaf)
 {
 	int err = mend_new_qp(&a, &want);
@@ -37,10 +30,10 @@ static bool begin(bool deaf)
 	if (!err)
 		err = mend_join(&a, &b, NULL);
 	CHECK(!err, "set-up: %s", strerror(-err));
-	nap(m.settle_ms);
+	mini_nap(m.settle_ms);
 	if (!err && deaf)
 		err = rc_to_state(b.qp, IBV_QPS_RESET);
-	nap(deaf ? 50 : 0);
+	mini_nap(deaf ? 50 : 0);
 	return !err;
 }
 
@@ -133,7 +126,7 @@ static void stream(void)
 			CHECK(wc[i].wr_id == polled && wc[i].status == IBV_WC_SUCCESS, "wr %llu %s instead of %u",
 			      (unsigned long long)wc[i].wr_id, vb.wc_status_str(wc[i].status), polled);
 		if (!n)
-			nap(1);
+			mini_nap(1);
 	}
 	CHECK(!memcmp(a.buf, b.buf, 70001), "data");
 	fprintf(stderr, "sqflood: %u posted, refused %u times\n", posted, refused);

@@ -17,13 +17,6 @@ static const struct mend_want want = { .len = 4 * BIG, .depth = 64, .sge = 1, .i
 static struct mini m = { .name = "windows", .timeout_s = 120 };
 static struct mend a, b;
 
-static void nap(unsigned int ms)
-{
-	struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
-
-	nanosleep(&t, NULL);
-}
-
 static bool is(const uint8_t *p, uint64_t key)
 {
 	static uint8_t wanted[BIG];
@@ -49,7 +42,7 @@ static bool begin(const char *title, const struct rc_opts *of_b)
 	if (!err)
 		err = rc_connect(&b.dev, b.qp, b.psn, &aa, of_b);
 	CHECK(!err, "set-up: %s", strerror(-err));
-	nap(m.settle_ms);
+	mini_nap(m.settle_ms);
 	return !err;
 }
 

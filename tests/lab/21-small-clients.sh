@@ -6,9 +6,7 @@ need_library
 clients=$LAB_BUILD/tests/clients
 clear.sh
 
-# What a run printed, without its summary, and without what each provider takes or refuses as it likes: the library follows
-# one of them in what it queues.
-told() { awk '/^(unknown opcode|inline READ|atomic at)/ { skip = 1 } /^[^ ]/ && !/^(unknown opcode|inline READ|atomic at)/ { skip = 0 } !skip && !/^{/' "$out/$1.out"; }
+told() { awk -f "$tests/../clients/told.awk" "$out/$1.out"; }
 
 # Both runs must end alike and print the same, but for the summary line, which has times in it.
 alike() {

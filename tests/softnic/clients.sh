@@ -46,9 +46,7 @@ good()
 	fi
 }
 
-# Without the summary line, which has times in it; nor what each provider takes or refuses as it likes: the library follows
-# one of them in what it queues.
-told() { awk '/^(unknown opcode|inline READ|atomic at)/ { skip = 1 } /^[^ ]/ && !/^(unknown opcode|inline READ|atomic at)/ { skip = 0 } !skip && !/^{/' "$out/$1"; }
+told() { awk -f "$top/tests/clients/told.awk" "$out/$1"; }
 
 alike()
 {

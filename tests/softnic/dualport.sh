@@ -6,22 +6,13 @@ command -v ib_write_bw > /dev/null || { echo "ib_write_bw is not there: the pack
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-# Ports of 100 Mbit/s, so that the machine has time; the average in MiB/s. The server takes the first port that is free.
+# Ports of 100 Mbit/s, so that the machine has time; the average in MiB/s.
 speed()
 {
-	# shellcheck disable=SC2016 # the inner shell expands it
-	DUALPORT_DIAG=1 "$top/scripts/softnic" --build . --rate 100Mbit --delay 20us "$@" -- bash -c '
-		for ((n = 0; n < 20; n++)); do
-			port=$((20000 + RANDOM % 12000))
-			timeout 60 ib_write_bw -p $port -d mlx5_0 -s 1048576 -n 100 -t 8 > /dev/null 2>&1 &
-			for ((i = 0; i < 100; i++)); do
-				grep -q "$(printf ":%04X 00000000:0000 0A" $port)" /proc/net/tcp{,6} && break 2
-				kill -0 $! 2> /dev/null || break
-				sleep 0.05
-			done
-			wait $!
-		done
-		timeout 60 ib_write_bw -p $port -d mlx5_0 -s 1048576 -n 100 -t 8 127.0.0.1' > "$out/client" 2>&1
+	local tool="ib_write_bw -p \$port -d mlx5_0 -s 1048576 -n 100 -t 8"
+
+	DUALPORT_DIAG=1 "$top/scripts/softnic" --build . --rate 100Mbit --delay 20us "$@" -- \
+		bash "$top/tests/softnic/pair.sh" "$out" "$tool" "$tool 127.0.0.1"
 	awk '$1 == 1048576 { print $4 + 0; exit }' "$out/client"
 }
 

@@ -221,8 +221,6 @@ int main(void)
 {
 	Suite *s = suite_create(adverse() ? "softnic: adverse" : "softnic: not adverse");
 	TCase *t = tcase_create("adverse");
-	SRunner *r;
-	int failed;
 
 	setvbuf(stdout, NULL, _IONBF, 0);
 	tcase_set_timeout(t, 60);
@@ -231,9 +229,5 @@ int main(void)
 	tcase_add_test(t, last_bytes);
 	tcase_add_test(t, completions);
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -151,16 +151,10 @@ int main(void)
 {
 	Suite *s = suite_create("softnic: many processes");
 	TCase *t = tcase_create("crowd");
-	SRunner *r;
-	int failed;
 
 	setvbuf(stdout, NULL, _IONBF, 0);
 	tcase_set_timeout(t, 200);
 	tcase_add_test(t, killed);
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -516,8 +516,6 @@ int main(void)
 {
 	Suite *s = suite_create("softnic: datagrams and unreliable connections");
 	TCase *t = tcase_create("datagram");
-	SRunner *r;
-	int failed;
 
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, uc_data);
@@ -530,9 +528,5 @@ int main(void)
 	tcase_add_test(t, drained);
 	tcase_add_test(t, not_offered);
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

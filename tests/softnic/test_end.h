@@ -87,4 +87,7 @@ void want_none(struct end *e, int ms);
 void fill(uint8_t *p, uint32_t n, uint32_t seed);
 void check_filled(const uint8_t *p, uint32_t n, uint32_t seed);
 
+/* Runs s and frees it; main()'s result. */
+int run_suite(Suite *s);
+
 #endif

@@ -551,8 +551,6 @@ int main(void)
 {
 	Suite *s = suite_create("softnic: errors");
 	TCase *t = tcase_create("errors");
-	SRunner *r;
-	int failed;
 
 	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, fault, 0, NFAULTS);
@@ -571,9 +569,5 @@ int main(void)
 	(void)forked;
 #endif
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -432,8 +432,6 @@ int main(void)
 {
 	Suite *s = suite_create("softnic: extended interfaces");
 	TCase *t = tcase_create("ex");
-	SRunner *r;
-	int failed;
 
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, each_operation);
@@ -445,9 +443,5 @@ int main(void)
 	tcase_add_test(t, extended_create);
 	tcase_add_test(t, resize);
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

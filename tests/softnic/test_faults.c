@@ -249,8 +249,6 @@ int main(int argc, char **argv)
 	Suite *s = suite_create("softnic: faults");
 	TCase *t = tcase_create("faults");
 	const char *name = argc > 1 ? argv[1] : "";
-	SRunner *r;
-	int failed;
 
 	tcase_set_timeout(t, 60);
 	if (!strcmp(name, "down-up"))
@@ -268,9 +266,5 @@ int main(int argc, char **argv)
 	else
 		return EXIT_FAILURE;
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -465,8 +465,6 @@ int main(void)
 {
 	Suite *s = suite_create("softnic: windows and regions");
 	TCase *t = tcase_create("mw");
-	SRunner *r;
-	int failed;
 
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, type_1);
@@ -477,9 +475,5 @@ int main(void)
 	tcase_add_test(t, other_addresses);
 	tcase_add_test(t, parent_domain);
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -216,8 +216,6 @@ int main(void)
 {
 	Suite *s = suite_create("softnic: late placement");
 	TCase *t = tcase_create("place");
-	SRunner *r;
-	int failed;
 
 	setvbuf(stdout, NULL, _IONBF, 0);
 	tcase_set_timeout(t, 60);
@@ -225,9 +223,5 @@ int main(void)
 	tcase_add_test(t, relaxed);
 	tcase_add_test(t, gone);
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

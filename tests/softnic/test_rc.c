@@ -411,8 +411,6 @@ int main(void)
 {
 	Suite *s = suite_create("softnic: reliable connections");
 	TCase *t = tcase_create("rc");
-	SRunner *r;
-	int failed;
 
 	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, write_and_read, IBV_MTU_256, IBV_MTU_4096 + 1);
@@ -427,9 +425,5 @@ int main(void)
 	tcase_add_test(t, events);
 	tcase_add_test(t, numbers);
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -152,17 +152,11 @@ int main(void)
 {
 	Suite *s = suite_create("softnic: rate and delay");
 	TCase *t = tcase_create("shape");
-	SRunner *r;
-	int failed;
 
 	setvbuf(stdout, NULL, _IONBF, 0);
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, rate, 0, (int)(sizeof(plans) / sizeof(plans[0])));
 	tcase_add_test(t, delay);
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

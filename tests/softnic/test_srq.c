@@ -369,8 +369,6 @@ int main(void)
 {
 	Suite *s = suite_create("softnic: shared receive queues and events");
 	TCase *t = tcase_create("srq");
-	SRunner *r;
-	int failed;
 
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, shared);
@@ -382,9 +380,5 @@ int main(void)
 	tcase_add_test(t, overrun_ignored);
 	tcase_add_test(t, destroy_waits);
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -282,8 +282,6 @@ int main(void)
 {
 	Suite *s = suite_create("softnic: states");
 	TCase *t = tcase_create("states");
-	SRunner *r;
-	int failed;
 
 	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, legal_masks, 0, NLEGAL);
@@ -294,9 +292,5 @@ int main(void)
 	tcase_add_test(t, numbers_rest);
 	tcase_add_test(t, registering);
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }
