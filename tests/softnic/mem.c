@@ -100,7 +100,7 @@ static bool inside(const struct sn_mr *mr, uint64_t addr, uint32_t len, struct s
 		return false;
 	span->ops = mr->ops;
 	span->mr = mr;
-	span->addr = (uintptr_t)mr->mr.addr + (addr - mr->iova);
+	span->addr = mr->at + (addr - mr->iova);
 	return true;
 }
 

@@ -110,7 +110,7 @@ enum ibv_wc_status sn_bind(struct sn_qp *q, const struct sn_wqe *w)
 	if (!w->bind.length)
 		return IBV_WC_SUCCESS;
 	win->iova = w->bind.access & IBV_ACCESS_ZERO_BASED ? 0 : w->bind.addr;
-	win->mr.addr = (char *)mr->mr.addr + (w->bind.addr - mr->iova);
+	win->at = mr->at + (w->bind.addr - mr->iova);
 	win->mr.length = w->bind.length;
 	win->access = w->bind.access;
 	win->ops = mr->ops;

@@ -88,7 +88,7 @@ void sn_place_push(uint32_t dev)
 /* The same memory may be registered on each port of the card, so it is told by its addresses. */
 void sn_place_push_region(uint32_t dev, const struct sn_span *span)
 {
-	uint64_t from = (uintptr_t)span->mr->mr.addr, to = from + span->mr->mr.length;
+	uint64_t from = span->mr->at, to = from + span->mr->mr.length;
 	struct posted *p;
 	struct card *c;
 

@@ -64,6 +64,7 @@ struct sn_mr {
 	struct ibv_mr mr;
 	const struct sn_pd *pd;	/* NULL: nothing, an unbound window */
 	uint64_t iova;
+	uint64_t at;		/* the memory's own address; mr.addr is what the program is told */
 	unsigned int access;
 	const struct sn_mem_ops *ops;
 	uint8_t rtag;		/* low byte of its rkey */
