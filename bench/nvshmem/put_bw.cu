@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * usage: put_bw [--both] [--time MS]
+ * usage: put_bw [--time MS]
  *
- * In the manner of NVSHMEM's shmem_put_bw: PE 0 (with --both, PE 1 too) puts from the device, a window of messages and
- * then quiet, over and over. Prints per size: bytes, MB/s. scripts/gpu-check runs it on one port and on two.
+ * In the manner of NVSHMEM's shmem_put_bw: PE 0 puts from the device, a window of messages and then quiet, over and
+ * over. Prints per size: bytes, MB/s. scripts/gpu-check runs it on one port and on two. One way only: PEs of one host
+ * share its ports, and NVSHMEM gives each another one, so that both ways there is nothing idle.
  */
 #include "../../tests/gpu/common.cuh"
 
@@ -23,7 +24,6 @@ __global__ void puts_(char *dst, const char *src, size_t bytes, int windows, int
 
 static const size_t sizes[] = { 16ul << 10, 64ul << 10, 256ul << 10, 1ul << 20, 4ul << 20 };
 #define SIZES (int)(sizeof(sizes) / sizeof(sizes[0]))
-static bool both;
 static double ms = 400;
 
 static double measure(char *dst, const char *src, size_t bytes, int windows, int to)
@@ -45,17 +45,12 @@ static void body(struct shared *s, int pe, int pes)
 	src = (char *)nvshmem_malloc(WINDOW * sizes[SIZES - 1]);
 	dst = (char *)nvshmem_malloc(WINDOW * sizes[SIZES - 1]);
 	for (int i = 0; i < SIZES; i++) {
-		int windows = 2, sends = !pe || both;
-		double t = measure(dst, src, sizes[i], sends ? windows : 0, !pe);
+		int windows = 2;
+		double t = measure(dst, src, sizes[i], pe ? 0 : windows, !pe);
 
-		/* both PEs do as many: PE 0 says how many */
-		if (!pe) {
+		if (!pe)
 			windows = (int)(ms / 1e3 / t * windows) + 1;
-			s->bad[63][i] = (unsigned long long)windows;
-		}
-		nvshmem_barrier_all();
-		windows = (int)s->bad[63][i];
-		t = measure(dst, src, sizes[i], sends ? windows : 0, !pe);
+		t = measure(dst, src, sizes[i], pe ? 0 : windows, !pe);
 		if (!pe)
 			printf("put %8zu bytes %10.1f MB/s\n", sizes[i],
 			       (double)windows * WINDOW * (double)sizes[i] / t / 1e6);
@@ -69,9 +64,7 @@ static void body(struct shared *s, int pe, int pes)
 int main(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], "--both"))
-			both = true;
-		else if (!strcmp(argv[i], "--time") && i + 1 < argc)
+		if (!strcmp(argv[i], "--time") && i + 1 < argc)
 			ms = atof(argv[++i]);
 		else
 			return fprintf(stderr, "put_bw: what is %s?\n", argv[i]), 2;

@@ -145,7 +145,7 @@ static bool wanted[2];
 
 static int tokens_of(int pe, uint64_t round)
 {
-	return (int)((round * 2654435761u + (uint64_t)pe * 40503u) >> 4) % TOKENS + 1;
+	return (int)((uint32_t)(round * 2654435761u + (uint64_t)pe * 40503u) >> 4) % TOKENS + 1;
 }
 
 static void body(struct shared *s, int pe, int pes)
