@@ -155,6 +155,44 @@ __global__ void k_atomic_check(struct world w, uint64_t n, int threads)
 		atomicAdd(w.bad, 1ull);
 }
 
+/*
+ * Those that need gdrcopy. Words 48 and 49 of a PE are its predecessor's alone, so what comes back is known; word 50 of
+ * PE 0 is everybody's.
+ */
+__global__ void k_fetch(struct world w, uint64_t n)
+{
+	uint32_t *half = (uint32_t *)(w.sig + 49);
+	uint64_t *word = w.sig + 48, sum = 0;
+	unsigned int bad = 0;
+
+	for (uint64_t i = 0; i < n; i++) {
+		bad += nvshmem_uint64_atomic_fetch_add(word, 3, w.to) != 0;
+		bad += nvshmem_uint64_atomic_fetch_inc(word, w.to) != 3;
+		bad += nvshmem_uint64_atomic_compare_swap(word, 5, 9, w.to) != 4; /* no */
+		bad += nvshmem_uint64_atomic_compare_swap(word, 4, 12, w.to) != 4;
+		bad += nvshmem_uint64_atomic_fetch_or(word, 3, w.to) != 12;
+		bad += nvshmem_uint64_atomic_fetch_and(word, 6, w.to) != 15;
+		bad += nvshmem_uint64_atomic_fetch_xor(word, 5, w.to) != 6;
+		bad += nvshmem_uint64_atomic_fetch(word, w.to) != 3;
+		bad += nvshmem_uint64_atomic_swap(word, 1ull << 40, w.to) != 3;
+		nvshmem_uint64_atomic_set(word, 0, w.to);
+		bad += nvshmem_uint32_atomic_fetch_add(half, 2, w.to) != (uint32_t)(2 * i);
+		sum += nvshmem_uint64_atomic_fetch_add(w.sig + 50, 1, 0);
+	}
+	atomicAdd(w.bad, (unsigned long long)bad);
+	nvshmem_uint64_atomic_add(w.sig + 51, sum, 0);
+	nvshmem_quiet();
+}
+
+__global__ void k_fetch_check(struct world w, uint64_t n)
+{
+	uint64_t all = n * (uint64_t)w.pes;
+
+	/* each of the numbers below it was handed out once */
+	if (!w.me && (load(w.sig + 50) != all || load(w.sig + 51) != all * (all - 1) / 2))
+		atomicAdd(w.bad, 1ull);
+}
+
 __global__ void k_barrier(struct world w, uint64_t n)
 {
 	for (uint64_t r = 1; r <= n; r++) {
@@ -291,6 +329,16 @@ static unsigned long long atomic(struct world *w, size_t)
 	return result(w);
 }
 
+static unsigned long long fetch(struct world *w, size_t)
+{
+	prepare(w, 8, 0);
+	k_fetch<<<1, 1>>>(*w, w->rounds);
+	CUDA(cudaDeviceSynchronize());
+	nvshmem_barrier_all();
+	k_fetch_check<<<1, 1>>>(*w, w->rounds);
+	return result(w);
+}
+
 static unsigned long long barrier(struct world *w, size_t)
 {
 	prepare(w, 8, 0);
@@ -344,6 +392,7 @@ static const struct test {
 	{ "fence-set", signal_<FENCE_SET>, 8, ANY },
 	{ "fence-p", signal_<FENCE_P>, 8, ANY },
 	{ "atomic-add", atomic, 8, 8 },
+	{ "atomic-fetch", fetch, 8, 8 }, /* only if asked for: without gdrcopy NVSHMEM ends the program */
 	{ "barrier", barrier, 8, 8 },
 	{ "alltoall", alltoall, 64, ANY },
 	{ "quiet", quiet, 64, ANY },
@@ -451,7 +500,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	for (int t = 0; t < TESTS && !some; t++)
-		wanted[t] = true;
+		wanted[t] = tests[t].run != fetch;
 	s = shared_new();
 	ret = pes_run(pes, limit, body, s);
 	return table(s) || ret;
