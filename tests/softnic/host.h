@@ -75,8 +75,9 @@ enum sn_fault_what { SN_FAULT_DOWN, SN_FAULT_UP, SN_FAULT_SILENCE, SN_FAULT_QP_E
 
 /* A line of the file that --faults names. */
 struct sn_fault {
-	uint64_t at;		/* ns since the host began, or packets that the port has sent */
-	bool packets;
+	uint64_t at;		/* ns since the host began or the fault before this, or packets that the port has sent */
+	bool packets, after;
+	_Atomic uint64_t when;	/* it happened; 0: not yet */
 	enum sn_fault_what what;
 	uint32_t dev, a, b;
 	bool quiet;
@@ -108,7 +109,9 @@ const char *sn_host_dir(void);
 
 /* This process's number in the host, taken at the first call; -errno. After a fork the child takes its own. */
 int sn_host_join(void);
-void sn_host_after_fork(void);
+/* The three handlers of pthread_atfork(); nobody is in sn_host() during a fork(). */
+enum sn_fork { SN_BEFORE_FORK, SN_FORK_PARENT, SN_FORK_CHILD };
+void sn_host_fork(enum sn_fork when);
 uint32_t sn_host_gen(void);
 
 static inline uint64_t sn_owner(uint32_t proc, uint32_t gen)
