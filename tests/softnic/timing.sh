@@ -19,6 +19,20 @@ under test_adverse --ports 4
 for seed in 1 2 3; do
 	under test_adverse --ports 4 --adverse --seed $seed
 done
+# The same seed, the same luck; another, another; and devices differ.
+lots() { "$top/scripts/softnic" --build . --adverse --seed "$1" -- tests/softnic/test_seed | grep '^lot:' > "$faults.$2"; }
+lots 7 first
+lots 7 again
+lots 8 other
+if [ "$(wc -l < "$faults.first")" = 128 ] && cmp "$faults.first" "$faults.again" &&
+	[ "$(diff "$faults.first" "$faults.other" | grep -c '^>')" -gt 80 ] &&
+	[ "$(sed 's/.*message//' "$faults.first" | sort -u | wc -l)" -gt 100 ]; then
+	echo "ok: the same seed, the same luck"
+else
+	echo "FAILED: seeds"
+	failed=1
+fi
+rm -f "$faults".*
 # Hostile, but right.
 under test_rc --adverse --seed 4
 under test_errors --adverse --seed 5
