@@ -36,6 +36,7 @@ rm -f "$faults".*
 # Hostile, but right.
 under test_rc --adverse --seed 4
 under test_errors --adverse --seed 5
+under test_threads --adverse --seed 6
 
 under test_place --ports 4 --cards 3 --placement late
 under test_rc --placement late
