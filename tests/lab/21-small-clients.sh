@@ -40,6 +40,21 @@ check "windows: splits" "$(json windows a splits)" ">" 20
 alike mrlife "$clients/mrlife" --count 1000 --dev ra0 --peer-dev rb0 --settle-ms 1500
 bonded mrlife
 
+# What is left out: see tests/softnic/clients.sh.
+export SKIP="midbad queuedbad misatomic1 sameids0 peerhears alias"
+alike odd "$clients/odd" --dev ra0 --peer-dev rb0 --settle-ms 1500
+unset SKIP
+bonded odd
+
+# Bonds that come while the program works, and programs that leave while they do.
+for what in latebond:6 leave:20; do
+	client=${what%:*}
+	(settings=(DUALPORT_BOND_WAIT=0 DUALPORT_DIAG=0 DUALPORT_GPU=none); as loaded a "$client" timeout -k 2 125 \
+		"$clients/$client" --count "${what#*:}" --dev ra0 --peer-dev rb0) > "$out/$client.out" 2> "$out/$client.err" ||
+		fail "$client: status $?: $(tail -n 3 "$out/$client.out" "$out/$client.err")"
+done
+bonded latebond
+
 # What is left when everything was destroyed and the device closed: no thread, no descriptor.
 (settings=(DUALPORT_BOND_WAIT=0 DUALPORT_DIAG=0 DUALPORT_GPU=none); as loaded a fdthreads timeout 60 "$clients/fdthreads" --dev ra0 --peer-dev rb0 --settle-ms 1500) \
 	> "$out/fdthreads.out" 2> "$out/fdthreads.err" || fail "fdthreads: $(tail -n 3 "$out/fdthreads.err")"
