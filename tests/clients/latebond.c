@@ -11,7 +11,7 @@
 #include "mini.h"
 
 #define LEN 8192
-static struct mini m = { .name = "latebond", .timeout_s = 60, .count = 20 };
+static struct mini m = { .name = "latebond", .timeout_s = 120, .count = 20 };
 static struct mend a, b;
 
 static void write_one(size_t len, unsigned int id)

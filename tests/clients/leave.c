@@ -12,7 +12,7 @@
 
 int main(int argc, char **argv)
 {
-	struct mini m = { .name = "leave", .timeout_s = 20, .count = 200 };
+	struct mini m = { .name = "leave", .timeout_s = 120, .count = 200 };
 	struct mend_want want = { .len = LEN, .depth = 16, .sge = 1, .recvs = 1 };
 	struct mend a, b;
 

@@ -29,9 +29,19 @@ static uint64_t mix(uint64_t a, uint64_t b)
 	return x ^ x >> 31;
 }
 
-uint32_t sn_draw(uint32_t dev, uint32_t n)
+uint64_t sn_draw(uint32_t dev, enum sn_draw what, uint64_t *nth)
 {
-	return (uint32_t)(mix(dev + 1, 1 + atomic_fetch_add(&sn_shared->devs[dev].port.drawn, 1)) % n);
+	uint64_t n = atomic_fetch_add(&sn_shared->devs[dev].port.drawn[what], 1);
+
+	if (nth)
+		*nth = n;
+	return mix((uint64_t)what << 32 | (dev + 1), 1 + n);
+}
+
+uint32_t sn_below(uint64_t *drawn, uint32_t n)
+{
+	*drawn = *drawn * 6364136223846793005ull + 1442695040888963407ull;
+	return (uint32_t)((*drawn >> 32) % n);
 }
 
 /* 1 to 4, the same during a whole run. */
@@ -43,27 +53,34 @@ static uint32_t slowness(uint32_t dev)
 void sn_adverse_message(struct sn_luck *l, const struct sn_qp *q, enum sn_op op, uint32_t len)
 {
 	uint32_t dev = q->dev;
+	uint64_t drawn, nth;
 
 	l->late = l->gap = 0;
 	l->early = UINT32_MAX;
 	if (!sn_shared->adverse)
 		return;
+	drawn = sn_draw(dev, SN_DRAW_MESSAGE, &nth);
 	/* what is short is mostly in time: flags overtake data on other devices, and now and then it is the reverse */
 	if (len > WHOLE)
-		l->late = (300 + sn_draw(dev, 500 * slowness(dev))) * US;
-	else if (!sn_draw(dev, 4))
-		l->late = sn_draw(dev, 100 * slowness(dev)) * US;
-	if (op != SN_WRITE || sn_shared->late || sn_unreliable(q) || len <= WHOLE || !sn_draw(dev, 4))
-		return;
-	l->gap = (100 + sn_draw(dev, 400)) * US;
-	l->early = sn_draw(dev, len - 1);
+		l->late = (300 + sn_below(&drawn, 500 * slowness(dev))) * US;
+	else if (!sn_below(&drawn, 4))
+		l->late = sn_below(&drawn, 100 * slowness(dev)) * US;
+	if (op == SN_WRITE && !sn_shared->late && !sn_unreliable(q) && len > WHOLE && sn_below(&drawn, 4)) {
+		l->gap = (100 + sn_below(&drawn, 400)) * US;
+		l->early = sn_below(&drawn, len - 1);
+	}
+	if (nth < SN_LOTS)
+		sn_shared->devs[dev].port.lots[nth] = (struct sn_lot){ (uint32_t)l->late, l->gap, l->early };
 }
 
 static uint64_t awake(uint32_t dev, uint64_t t)
 {
+	uint64_t began = sn_shared->began;
+
+	t -= began;
 	for (int i = 0; i < 4 && mix(dev + 101, t / EPOCH_NS) % STALLED_OF == 0; i++)
 		t = (t / EPOCH_NS + 1) * EPOCH_NS;
-	return t;
+	return t + began;
 }
 
 void sn_adverse_packet(const struct sn_luck *l, struct sn_pkt *p)
@@ -83,9 +100,12 @@ void sn_adverse_packet(const struct sn_luck *l, struct sn_pkt *p)
 
 void sn_adverse_answer(struct sn_pkt *p)
 {
+	uint64_t drawn;
+
 	if (!sn_shared->adverse)
 		return;
-	p->due += sn_draw(p->src_dev, sn_draw(p->src_dev, 4) ? 20 : 500) * US;
+	drawn = sn_draw(p->src_dev, SN_DRAW_ANSWER, NULL);
+	p->due += sn_below(&drawn, sn_below(&drawn, 4) ? 20 : 500) * US;
 	p->due = awake(p->dst_dev, awake(p->src_dev, p->due));
 }
 
@@ -112,6 +132,7 @@ static void give(struct late *l)
 bool sn_adverse_complete(struct sn_cq *c, const struct sn_cqe *cqe)
 {
 	struct late *l, *at;
+	uint64_t drawn;
 
 	if (!sn_shared->adverse || given_now)
 		return false;
@@ -120,7 +141,8 @@ bool sn_adverse_complete(struct sn_cq *c, const struct sn_cqe *cqe)
 		sn_adverse_settle(c);
 		return false;
 	}
-	l->at = sn_now() + sn_draw(sn_ctx(c->cq.context)->dev, 100) * US;
+	drawn = sn_draw(sn_ctx(c->cq.context)->dev, SN_DRAW_COMPLETION, NULL);
+	l->at = sn_now() + sn_below(&drawn, 100) * US;
 	l->cq = c;
 	l->cqe = *cqe;
 	/* in order within a CQ */

@@ -9,8 +9,9 @@
 
 #include "packet.h"
 
-/* The next number of a device, below n. */
-uint32_t sn_draw(uint32_t dev, uint32_t n);
+/* The next of a device, as the seed says. Then numbers from it, below n. */
+uint64_t sn_draw(uint32_t dev, enum sn_draw what, uint64_t *nth);
+uint32_t sn_below(uint64_t *drawn, uint32_t n);
 /* Draws anew for a message that is about to be sent. */
 void sn_adverse_message(struct sn_luck *l, const struct sn_qp *q, enum sn_op op, uint32_t len);
 /* Makes its packets late; all packets of one message in the same way. */

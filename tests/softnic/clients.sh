@@ -26,8 +26,8 @@ dataflag()
 {
 	local what=$1 ordering=$2
 	shift 2
-	rm -f "$out/$what".*.json
-	DUALPORT_ORDERING=$ordering DUALPORT_DIAG_JSON=$out/$what.%p.json softnic --adverse --dualport -- \
+	rm -f "$out/$what".*.json "$out/late"
+	SOFTNIC_SLOW_COUNT=$out/late DUALPORT_ORDERING=$ordering DUALPORT_DIAG_JSON=$out/$what.%p.json softnic --adverse --dualport -- \
 		"$clients/dataflag" --dev mlx5_0 --peer-dev mlx5_2 --rounds "${CLIENTS_ROUNDS:-60}" --timeout 90 "$@" \
 		> "$out/$what.out" 2>&1
 	status=$?
@@ -35,13 +35,14 @@ dataflag()
 
 good()
 {
-	local splits waited
+	local splits waited late
 	dataflag "$@"
 	splits=$(number "$1" splits) waited=$(number "$1" signals_waited)
-	if [ $status = 0 ] && [ "$splits" -gt 0 ] && [ "$waited" -gt 0 ]; then
-		echo "ok: seed $seed, $1: $splits splits, $waited signals waited"
+	late=$(awk '{ s += $1 } END { print s + 0 }' "$out/late" 2> /dev/null)
+	if [ $status = 0 ] && [ "$splits" -gt 0 ] && [ "$waited" -gt 0 ] && [ "${late:-0}" -gt 0 ]; then
+		echo "ok: seed $seed, $1: $splits splits, $waited signals waited, $late messages of the library late"
 	else
-		fail "seed $seed, $1: status $status, $splits splits, $waited signals waited"
+		fail "seed $seed, $1: status $status, $splits splits, $waited signals waited, ${late:-0} messages late"
 		grep -m 5 -E 'VIOLATION|GUARD|dataflag:|dualport' "$out/$1.out"
 	fi
 }

@@ -24,7 +24,6 @@ static struct {
 	struct ibv_device d;
 	uint64_t none[16];	/* provider libraries look behind it for what is theirs */
 } devices[SN_DEVS];
-static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static uint32_t index_of(const struct ibv_device *d)
 {
@@ -54,12 +53,12 @@ struct ibv_device **ibv_get_device_list(int *num)
 	list = calloc((h ? h->ndevs : 0) + 1, sizeof(*list));
 	if (!list || !h)
 		return list;
-	pthread_mutex_lock(&devices_lock);
+	sn_lock();
 	for (uint32_t i = 0; i < h->ndevs; i++) {
 		fill_device(&devices[i].d, i);
 		list[i] = &devices[i].d;
 	}
-	pthread_mutex_unlock(&devices_lock);
+	sn_unlock();
 	if (num)
 		*num = (int)h->ndevs;
 	return list;

@@ -34,8 +34,10 @@ TAILQ_HEAD(ready_list, sn_qp);
 LIST_HEAD(qp_list, sn_qp);
 LIST_HEAD(ctx_list, sn_ctx);
 
+/* Not part of what a fork() empties: the child gives up what it took before, as the parent does. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
 static struct {
-	pthread_mutex_t lock;
 	_Atomic bool running, stop;
 	bool joined;			/* has its place in the host */
 	pthread_t thread;
@@ -52,21 +54,21 @@ static struct {
 	uint64_t tidy;
 	_Atomic uint64_t next;		/* nothing to do until then, unless the bell is rung */
 	_Atomic uint32_t seen;		/* the bell as it was when the last turn began */
-} e = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} e;
 
 void sn_lock(void)
 {
-	pthread_mutex_lock(&e.lock);
+	pthread_mutex_lock(&lock);
 }
 
 void sn_unlock(void)
 {
-	pthread_mutex_unlock(&e.lock);
+	pthread_mutex_unlock(&lock);
 }
 
 void sn_wait_unlocked(pthread_cond_t *c)
 {
-	pthread_cond_wait(c, &e.lock);
+	pthread_cond_wait(c, &lock);
 }
 
 uint32_t sn_engine_epoch(void)
@@ -419,10 +421,10 @@ void sn_engine_poll(void)
 	if (!atomic_load_explicit(&e.running, memory_order_acquire))
 		return;
 	sn_polled(sn_now());
-	if (!has_work() || pthread_mutex_trylock(&e.lock))
+	if (!has_work() || pthread_mutex_trylock(&lock))
 		return;
 	turn();
-	pthread_mutex_unlock(&e.lock);
+	pthread_mutex_unlock(&lock);
 }
 
 void sn_polled(uint64_t when)
@@ -492,13 +494,16 @@ static void *engine_thread(void *arg)
 
 /* ---- start, fork ---- */
 
+/* In the order in which they are taken elsewhere. */
 static void before_fork(void)
 {
 	sn_lock();
+	sn_host_fork(SN_BEFORE_FORK);
 }
 
 static void after_fork_parent(void)
 {
+	sn_host_fork(SN_FORK_PARENT);
 	sn_unlock();
 }
 
@@ -507,19 +512,30 @@ static void after_fork_child(void)
 {
 	uint32_t epoch = e.epoch;
 
+	for (size_t i = 0; i < e.nheap; i++)
+		free(e.heap[i]);
+	free(e.heap);
+	for (uint32_t i = 0; i < SN_DEVS; i++)
+		free(e.by_qpn[i]);
 	memset(&e, 0, sizeof(e));
-	pthread_mutex_init(&e.lock, NULL);
 	e.epoch = epoch + 1;
-	sn_host_after_fork();
+	/* who waited on it is not here */
+	sn_acknowledged = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 	sn_link_after_fork();
 	sn_keys_after_fork();
 	sn_adverse_after_fork();
 	sn_place_after_fork();
+	sn_host_fork(SN_FORK_CHILD);
+	sn_unlock();
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
 static int join_host(void)
 {
-	static bool registered;
 	int ret;
 
 	if (e.joined)
@@ -541,9 +557,6 @@ static int join_host(void)
 		if (!e.by_qpn[i])
 			return -ENOMEM;
 	}
-	if (!registered)
-		pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-	registered = true;
 	e.joined = true;
 	return 0;
 }

@@ -42,7 +42,7 @@ static bool whole_number(const char *s, uint64_t max, uint32_t *v)
 	return true;
 }
 
-/* "250ms", "1000p" */
+/* "250ms", "1000p", "+250ms" */
 static bool parse_at(const char *s, struct sn_fault *f)
 {
 	static const struct { const char *name; uint64_t ns; } units[] = {
@@ -50,13 +50,14 @@ static bool parse_at(const char *s, struct sn_fault *f)
 	};
 	char *unit;
 
-	if (!number(s, UINT32_MAX, &unit, &f->at))
+	f->after = *s == '+';
+	if (!number(s + f->after, UINT32_MAX, &unit, &f->at))
 		return false;
 	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
 		if (!strcmp(unit, units[i].name)) {
 			f->at *= units[i].ns;
 			f->packets = !i;
-			return true;
+			return !(f->packets && f->after);
 		}
 	return false;
 }
@@ -125,7 +126,8 @@ int sn_faults_read(struct sn_host *h, const char *path)
 		if (h->nfaults == SN_FAULTS) {
 			sn_say("%s:%d: more than %d faults", path, line_no, SN_FAULTS);
 			ret = -EINVAL;
-		} else if (!parse_line(line, h->ndevs, &h->faults[h->nfaults++])) {
+		} else if (!parse_line(line, h->ndevs, &h->faults[h->nfaults++]) ||
+			   (h->nfaults == 1 && h->faults[0].after)) {
 			sn_say("%s:%d: not AT PORT WHAT, see scripts/softnic --help", path, line_no);
 			ret = -EINVAL;
 		}
@@ -178,6 +180,7 @@ static void happen(struct sn_fault *f)
 		n = atomic_load(&sn_shared->nhappened);
 		sn_shared->happened[n] = (uint32_t)(f - sn_shared->faults);
 		atomic_store(&sn_shared->nhappened, n + 1);
+		atomic_store(&f->when, sn_now());
 		atomic_store(&f->done, 1);
 	}
 	sn_host_unlock();
@@ -236,13 +239,15 @@ void sn_faults_run(uint64_t now, uint64_t *next)
 {
 	for (uint32_t i = 0; i < sn_shared->nfaults; i++) {
 		struct sn_fault *f = &sn_shared->faults[i];
+		uint64_t from = f->after ? atomic_load(&f[-1].when) : sn_shared->began;
 
-		if (f->packets || atomic_load(&f->done))
+		/* whoever makes the one before happen wakes all */
+		if (f->packets || !from || atomic_load(&f->done))
 			continue;
-		if (sn_shared->began + f->at <= now)
+		if (from + f->at <= now)
 			happen(f);
-		else if (sn_shared->began + f->at < *next)
-			*next = sn_shared->began + f->at;
+		else if (from + f->at < *next)
+			*next = from + f->at;
 	}
 	while (heard != atomic_load(&sn_shared->nhappened))
 		hear_of(&sn_shared->faults[sn_shared->happened[heard++]]);

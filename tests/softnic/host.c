@@ -301,10 +301,15 @@ int sn_host_join(void)
 	return me < 0 ? -EAGAIN : me;
 }
 
-void sn_host_after_fork(void)
+void sn_host_fork(enum sn_fork when)
 {
-	pthread_mutex_init(&host_once, NULL);
-	me = -1;
+	if (when == SN_BEFORE_FORK) {
+		pthread_mutex_lock(&host_once);
+		return;
+	}
+	if (when == SN_FORK_CHILD)
+		me = -1;
+	pthread_mutex_unlock(&host_once);
 }
 
 uint32_t sn_host_gen(void)

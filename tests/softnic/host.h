@@ -28,6 +28,10 @@ struct sn_gid {
 /* Why a port neither sends nor takes anything. */
 enum sn_dark { SN_DARK_DOWN = 1, SN_DARK_SILENT = 2 };
 
+/* What is drawn for, each in a row of its own: the nth message has the same lot whatever else there is. */
+enum sn_draw { SN_DRAW_MESSAGE, SN_DRAW_ANSWER, SN_DRAW_COMPLETION, SN_DRAW_PLACE, SN_DRAWS };
+#define SN_LOTS 64
+
 /* Each device has one port, number 1. */
 struct sn_port {
 	/* when the port has sent, or taken in, everything that it was given so far: ns, CLOCK_MONOTONIC */
@@ -39,7 +43,9 @@ struct sn_port {
 	_Atomic uint8_t shown[SN_GIDS];	/* but which is where does: its number plus one, or 0; see sn_host_gid() */
 	_Atomic uint32_t dark;		/* enum sn_dark */
 	_Atomic uint64_t packets;	/* sent, if there are faults that wait for them */
-	_Atomic uint64_t drawn;		/* numbers that --adverse has drawn for it */
+	_Atomic uint64_t drawn[SN_DRAWS]; /* how often, for each of them */
+	/* of the messages that it sent first with --adverse: how late, ns, and what lands early; for tests */
+	struct sn_lot { uint32_t late, gap, early; } lots[SN_LOTS];
 };
 
 /* Who has the QP number: sn_owner(); 0: nobody. */
@@ -75,8 +81,9 @@ enum sn_fault_what { SN_FAULT_DOWN, SN_FAULT_UP, SN_FAULT_SILENCE, SN_FAULT_QP_E
 
 /* A line of the file that --faults names. */
 struct sn_fault {
-	uint64_t at;		/* ns since the host began, or packets that the port has sent */
-	bool packets;
+	uint64_t at;		/* ns since the host began or the fault before this, or packets that the port has sent */
+	bool packets, after;
+	_Atomic uint64_t when;	/* it happened; 0: not yet */
 	enum sn_fault_what what;
 	uint32_t dev, a, b;
 	bool quiet;
@@ -108,7 +115,9 @@ const char *sn_host_dir(void);
 
 /* This process's number in the host, taken at the first call; -errno. After a fork the child takes its own. */
 int sn_host_join(void);
-void sn_host_after_fork(void);
+/* The three handlers of pthread_atfork(); nobody is in sn_host() during a fork(). */
+enum sn_fork { SN_BEFORE_FORK, SN_FORK_PARENT, SN_FORK_CHILD };
+void sn_host_fork(enum sn_fork when);
 uint32_t sn_host_gen(void);
 
 static inline uint64_t sn_owner(uint32_t proc, uint32_t gen)

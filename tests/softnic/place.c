@@ -56,6 +56,7 @@ void sn_place(uint32_t dev, const struct sn_span *span, uint32_t off, const void
 {
 	struct posted *p = sn_shared->late ? malloc(sizeof(*p) + n) : NULL;
 	struct card *c = card_of(dev);
+	uint64_t drawn;
 
 	if (!p) {
 		if (sn_shared->late)
@@ -63,7 +64,8 @@ void sn_place(uint32_t dev, const struct sn_span *span, uint32_t off, const void
 		span->ops->write(span->addr + off, from, n);
 		return;
 	}
-	p->at = sn_now() + SOONEST_NS + sn_draw(dev, SPREAD_US) * 1000u;
+	drawn = sn_draw(dev, SN_DRAW_PLACE, NULL);
+	p->at = sn_now() + SOONEST_NS + sn_below(&drawn, SPREAD_US) * 1000u;
 	p->ops = span->ops;
 	p->addr = span->addr + off;
 	p->len = n;

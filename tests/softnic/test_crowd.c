@@ -73,7 +73,7 @@ static void one(int i, int wave)
 	until(&theirs->there, wave);
 	peer.buf = (uint8_t *)(uintptr_t)theirs->buf;
 	mr.rkey = theirs->rkey;
-	connect_to(&e, &theirs->addr, &(struct conn_opts){ .timeout = 18, .retry = 1 });
+	connect_to(&e, &theirs->addr, &(struct conn_opts){ .timeout = 19, .retry = 2 });
 	mine->connected = wave;
 	until(&theirs->connected, wave);
 	for (uint32_t round = 0; there && !*stop; round++) {

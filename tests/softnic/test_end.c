@@ -154,7 +154,7 @@ int to_rts(struct ibv_qp *qp, uint32_t psn, const struct conn_opts *o)
 	o = o ? o : &none;
 	if (qp->qp_type == IBV_QPT_RC)
 		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-	a.timeout = (uint8_t)opt(o->timeout, 14);
+	a.timeout = (uint8_t)opt(o->timeout, 17);
 	a.retry_cnt = (uint8_t)opt(o->retry, 7);
 	a.rnr_retry = (uint8_t)opt(o->rnr_retry, 7);
 	a.max_rd_atomic = (uint8_t)opt(o->rd, 16);

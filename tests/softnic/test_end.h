@@ -37,7 +37,7 @@ struct end_opts {
 
 struct conn_opts {
 	int mtu;			/* 4096 */
-	int timeout, retry, rnr_retry;	/* 14 (67 ms), 7, 7; minus one: zero */
+	int timeout, retry, rnr_retry;	/* 17 (0.5 s), 7, 7; minus one: zero */
 	int rnr_timer;			/* 1 (10 us) */
 	int rd, dest_rd;		/* 16; minus one: zero */
 	int access;			/* WRITE, READ, atomic; minus one: none */

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -72,4 +75,23 @@ double seconds(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+const struct sn_host *shared_host(void)
+{
+	static const struct sn_host *h;
+	char path[512];
+	int fd;
+	void *p;
+
+	if (h)
+		return h;
+	snprintf(path, sizeof(path), "%s/host", getenv("SOFTNIC_DIR"));
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	ck_assert_int_ge(fd, 0);
+	p = mmap(NULL, sizeof(*h), PROT_READ, MAP_SHARED, fd, 0);
+	ck_assert_ptr_ne(p, MAP_FAILED);
+	close(fd);
+	h = p;
+	return h;
 }

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include "host.h"
 #include "test_end.h"
 
 /* Forks before any device is open; fn runs in the child, which then ends. The parent's end of the socket. */
@@ -23,5 +24,8 @@ struct far {
 void far_join(int sock, struct end *e, struct far *f, const struct conn_opts *o);
 
 double seconds(void);
+
+/* The file that all processes under one scripts/softnic share, to look at once a device is open. */
+const struct sn_host *shared_host(void);
 
 #endif

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "softnic.h"
+#include "engine.h"
 
 #define NAME(list, v, def) ((size_t)(v) < sizeof(list) / sizeof((list)[0]) && (list)[v] ? (list)[v] : (def))
 
@@ -129,13 +129,12 @@ int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t siz
 __attribute__((visibility("default"))) const char *ibv_get_sysfs_path(void)
 {
 	static char path[300];
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 	if (!sn_host())
 		return "/sys";
-	pthread_mutex_lock(&lock);
+	sn_lock();
 	snprintf(path, sizeof(path), "%s/sys", sn_host_dir());
-	pthread_mutex_unlock(&lock);
+	sn_unlock();
 	return path;
 }
 
