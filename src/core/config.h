@@ -29,6 +29,8 @@ struct dp_port_group {
 	struct dp_port_name ports[DP_MAX_RAILS];
 };
 
+struct dp_gpu;
+
 struct dp_config {
 	bool enable;	    /* false: the library stays out of the process */
 	const char *source; /* the file read, or NULL */
@@ -74,11 +76,14 @@ void dp_config_free(struct dp_config *cfg);
 void dp_config_print(const struct dp_config *cfg, FILE *f);
 
 /*
- * The group for a program that uses dev:port on GPU cfg->gpu (-1: unknown, then the first group that has the
- * port). NULL and *why (static string) when there is none. A GPU that no group names gives NULL if DUALPORT_GPU
- * named it; if it is only a guess from a local rank, the first group that has the port.
+ * The group for a program that uses dev:port on this GPU; if nothing is known of it, the first group that has the port.
+ * NULL and *why (static string) when there is none. A GPU that no group names gives NULL; if it is only a guess from
+ * a local rank, the first group that has the port.
  */
-const struct dp_port_group *dp_config_group(const struct dp_config *cfg, const char *dev, int port, const char **why);
+const struct dp_port_group *dp_config_group(const struct dp_config *cfg, const struct dp_gpu *gpu, const char *dev,
+					    int port, const char **why);
+/* Is the port in any group, whatever the GPU? */
+bool dp_config_has_port(const struct dp_config *cfg, const char *dev, int port);
 
 /* The process's configuration; read-only after dualport_core_start(). */
 extern struct dp_config dp_cfg;

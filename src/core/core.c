@@ -2,6 +2,7 @@
 /* Start and end of the core: configuration, the table of our verbs, fork, exit. */
 #include "core.h"
 #include "bond.h"
+#include "gpu.h"
 #include "group.h"
 
 #include <errno.h>
@@ -43,6 +44,7 @@ static const struct dp_core core = {
 
 static void in_child(void)
 {
+	dp_gpu_after_fork();
 	dp_peer_after_fork();
 	dp_ctx_after_fork();
 	dp_qp_after_fork();

@@ -275,6 +275,7 @@ static struct ibv_mr *reg(struct ibv_pd *pd, const struct dp_mr_how *how)
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
+	dp_pd_settle(p, how->addr ? how->addr : (const void *)(uintptr_t)how->iova);
 	dev = dp_key_dev(p->c->dev);
 	mr = dp_mr_register(p->c->real, pd, dev, how);
 	if (!mr && (errno == ENOMEM || errno == EAGAIN)) {

@@ -34,8 +34,8 @@ enum dp_setting_type {
 	X(GPUS, "", "gpus", "DUALPORT_PORTS", DP_T_PORTS, groups, 0, 0, "", NULL,                                      \
 	  "The port groups. Without any, the active physical ports of each card form a group. See PORT GROUPS.")       \
 	X(GPU, "", NULL, "DUALPORT_GPU", DP_T_GPU, gpu, 0, 0, "", NULL,                                                \
-	  "The GPU of this process: an index, a PCI address, a UUID, or none. By default the local rank that a job "   \
-	  "launcher gives. See WHICH GROUP IS USED.")                                                                  \
+	  "The GPU of this process: an index, a PCI address, a UUID, or none. By default what the CUDA driver says, "  \
+	  "else the local rank that a job launcher gives. See WHICH GROUP IS USED.")                                   \
 	X(ORDERING, "", "ordering", "DUALPORT_ORDERING", DP_T_CHOICE, ordering, 0, 0, "strict",                        \
 	  "rc|strict|signal|relaxed",                                                                                  \
 	  "Which two work requests of one queue pair may be seen reversed at the peer. rc: none. strict: two bulk "    \

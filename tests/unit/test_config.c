@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "config.h"
 #include "config_broken.h"
+#include "gpu.h"
 #include "log.h"
 #include "settings.h"
 
@@ -41,6 +42,7 @@ again:
 		}
 	for (size_t i = 0; i < sizeof(ranks) / sizeof(*ranks); i++)
 		unsetenv(ranks[i]);
+	unsetenv("CUDA_VISIBLE_DEVICES");
 	strcpy(home, "/tmp/test_config.XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(home));
 	ck_assert_int_eq(chdir(home), 0);
@@ -326,11 +328,14 @@ static const char two_gpus[] = "gpus = ( { gpu = 0; ports = [ \"a:1\", \"b:1\" ]
 
 static const struct dp_port_group *pick(const char *text, const char *dev, const char **why)
 {
+	struct dp_gpu gpu;
+
 	put("dualport.conf", text);
 	dp_config_free(&cfg);
 	load_ok();
 	*why = NULL;
-	return dp_config_group(&cfg, dev, 1, why);
+	gpu = dp_gpu_of_config(&cfg);
+	return dp_config_group(&cfg, &gpu, dev, 1, why);
 }
 
 #define PICK(text, dev, n)                                                                                             \
@@ -378,12 +383,16 @@ END_TEST
 
 START_TEST(group_of_port_number)
 {
+	const struct dp_gpu none = { .index = -1 };
 	const char *why;
 
 	put("dualport.conf", "gpus = ( { ports = [ \"a:1\", \"a:2\" ]; } );");
 	load_ok();
-	ck_assert_ptr_eq(dp_config_group(&cfg, "a", 2, &why), cfg.groups);
-	ck_assert_ptr_null(dp_config_group(&cfg, "a", 3, &why));
+	ck_assert_ptr_eq(dp_config_group(&cfg, &none, "a", 2, &why), cfg.groups);
+	ck_assert_ptr_null(dp_config_group(&cfg, &none, "a", 3, &why));
+	ck_assert(dp_config_has_port(&cfg, "a", 2));
+	ck_assert(!dp_config_has_port(&cfg, "a", 3));
+	ck_assert(!dp_config_has_port(&cfg, "b", 1));
 }
 END_TEST
 
