@@ -255,6 +255,9 @@ static int check_together(const struct loader *l)
 	if (cfg->peer_port + cfg->peer_ports - 1 > 65535)
 		return fail(l, place_of(l, DP_SET_PEER_PORT, DP_SET_PEER_PORTS, where, sizeof(where)),
 			    "%d ports from %d on go beyond 65535", cfg->peer_ports, cfg->peer_port);
+	if (cfg->rotated && cfg->weights == DP_WEIGHTS_FIXED)
+		return fail(l, place_of(l, DP_SET_WEIGHTS, DP_SET_GPUS, where, sizeof(where)),
+			    "weights by place, and gpus with rotate, which changes the places");
 	for (int i = 0; i < cfg->ngroups && cfg->weights == DP_WEIGHTS_FIXED; i++)
 		if (cfg->groups[i].nports != cfg->nweights)
 			return fail(l, place_of(l, DP_SET_WEIGHTS, DP_SET_GPUS, where, sizeof(where)),

@@ -36,6 +36,7 @@ struct dp_config {
 	const char *source; /* the file read, or NULL */
 	int ngroups;	    /* 0: groups come from the card */
 	struct dp_port_group *groups;
+	bool rotated;	    /* some group's ports are not in the order of the file */
 	int gpu;	    /* DUALPORT_GPU, else LOCAL_RANK and its relatives, else -1 */
 	uint64_t split_min; /* bytes */
 	uint64_t spread_min;

@@ -165,6 +165,7 @@ void dp_groups_clear(struct dp_config *cfg)
 	free(cfg->groups);
 	cfg->groups = NULL;
 	cfg->ngroups = 0;
+	cfg->rotated = false;
 }
 
 static char *trim(char *s)

@@ -419,6 +419,96 @@ START_TEST(group_by_name)
 }
 END_TEST
 
+/* A GPU of which everything is known, as the driver and the host tell it. */
+START_TEST(group_of_known_gpu)
+{
+	static const char names[] = "gpus = ( { gpu = \"9b:00.0\"; ports = [ \"a:1\", \"b:1\" ]; },"
+				    "         { gpu = \"GPU-00ff\"; ports = [ \"b:1\", \"c:1\" ]; },"
+				    "         { gpu = \"MIG-77\"; ports = [ \"b:1\", \"e:1\" ]; },"
+				    "         { gpu = 3; ports = [ \"b:1\", \"d:1\" ]; } );";
+	struct dp_gpu gpu = { .index = 2, .pci = "0000:9b:00.0", .uuid = "GPU-11", .from = "test" };
+	const char *why;
+
+	put("dualport.conf", names);
+	load_ok();
+	ck_assert_ptr_eq(dp_config_group(&cfg, &gpu, "b", 1, &why), &cfg.groups[0]);
+	strcpy(gpu.pci, "0000:aa:00.0");
+	ck_assert_ptr_null(dp_config_group(&cfg, &gpu, "b", 1, &why));
+	ck_assert_str_eq(why, no_gpu);
+	strcpy(gpu.uuid, "gpu-00ff1122");
+	ck_assert_ptr_eq(dp_config_group(&cfg, &gpu, "b", 1, &why), &cfg.groups[1]);
+	strcpy(gpu.uuid, "GPU-11");
+	strcpy(gpu.mig, "MIG-7788");
+	ck_assert_ptr_eq(dp_config_group(&cfg, &gpu, "b", 1, &why), &cfg.groups[2]);
+	gpu.mig[0] = '\0';
+	gpu.index = 3;
+	ck_assert_ptr_eq(dp_config_group(&cfg, &gpu, "b", 1, &why), &cfg.groups[3]);
+	ck_assert_ptr_null(dp_config_group(&cfg, &gpu, "a", 1, &why));
+	ck_assert_str_eq(why, not_its);
+}
+END_TEST
+
+/* PXB: GPUs that share the ports of two cards. */
+START_TEST(gpus_that_share)
+{
+	static const char shared[] = "gpus = ( { gpu = ( 0, \"0000:9b:00.0\" ); ports = [ \"a:1\", \"b:1\", \"c:1\", \"d:1\" ];"
+				     " rotate = %s; } );";
+	char text[256];
+
+	snprintf(text, sizeof(text), shared, "true");
+	put("dualport.conf", text);
+	load_ok();
+	ck_assert_int_eq(cfg.ngroups, 2);
+	ck_assert_int_eq(cfg.groups[0].gpu, 0);
+	ck_assert_str_eq(cfg.groups[1].gpu_name, "0000:9b:00.0");
+	ck_assert_int_eq(cfg.groups[1].nports, 4);
+	for (int i = 0; i < 4; i++) {
+		ck_assert_int_eq(cfg.groups[0].ports[i].dev[0], "abcd"[i]);
+		ck_assert_int_eq(cfg.groups[1].ports[i].dev[0], "cdab"[i]);
+	}
+	dp_config_free(&cfg);
+	snprintf(text, sizeof(text), shared, "false");
+	put("dualport.conf", text);
+	load_ok();
+	ck_assert_int_eq(cfg.ngroups, 2);
+	ck_assert_str_eq(cfg.groups[1].ports[0].dev, "a");
+	dp_config_free(&cfg);
+	put("dualport.conf", "gpus = ( { gpu = ( 4, 5, 6, 7 ); rotate = true; ports = [ \"a:1\", \"b:1\" ]; } );");
+	load_ok();
+	ck_assert_int_eq(cfg.ngroups, 4);
+	for (int i = 0; i < 4; i++) {
+		ck_assert_int_eq(cfg.groups[i].gpu, 4 + i);
+		ck_assert_int_eq(cfg.groups[i].ports[0].dev[0], "aabb"[i]);
+	}
+}
+END_TEST
+
+/* A rank counts what CUDA shows the process. */
+START_TEST(rank_among_visible)
+{
+	setenv("SLURM_LOCALID", "1", 1);
+	setenv("CUDA_VISIBLE_DEVICES", "6,7", 1);
+	load_ok();
+	ck_assert_int_eq(cfg.gpu, 7);
+	ck_assert_str_eq(cfg.gpu_from, "SLURM_LOCALID");
+	dp_config_free(&cfg);
+	setenv("CUDA_VISIBLE_DEVICES", "GPU-12,GPU-34", 1);
+	load_ok();
+	ck_assert_int_eq(cfg.gpu, -1);
+	ck_assert_str_eq(cfg.gpu_name, "GPU-34");
+	ck_assert_str_eq(dp_gpu_of_config(&cfg).uuid, "GPU-34");
+	dp_config_free(&cfg);
+	setenv("CUDA_VISIBLE_DEVICES", "", 1);
+	load_ok();
+	ck_assert_int_eq(cfg.gpu, -1);
+	ck_assert_ptr_null(cfg.gpu_from);
+	dp_config_free(&cfg);
+	setenv("DUALPORT_GPU", "2", 1); /* the host's, whatever is visible */
+	load_ok();
+	ck_assert_int_eq(cfg.gpu, 2);
+}
+END_TEST
+
 START_TEST(group_of_any_gpu)
 {
 	static const char any[] =
@@ -611,6 +701,9 @@ int main(void)
 	tcase_add_test(tc, group_of_unknown_gpu);
 	tcase_add_test(tc, group_of_port_number);
 	tcase_add_test(tc, group_by_name);
+	tcase_add_test(tc, group_of_known_gpu);
+	tcase_add_test(tc, gpus_that_share);
+	tcase_add_test(tc, rank_among_visible);
 	tcase_add_test(tc, group_of_any_gpu);
 	tcase_add_test(tc, gpu_variables);
 	tcase_add_test(tc, listing);
