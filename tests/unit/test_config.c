@@ -673,7 +673,7 @@ START_TEST(example)
 	free(text);
 	dp_config_free(&cfg);
 	ck_assert_msg(!dp_config_load(&cfg, "all", err, sizeof(err)), "%s", err);
-	ck_assert_int_eq(cfg.ngroups, 4);
+	ck_assert_int_eq(cfg.ngroups, 6);
 	ck_assert_int_eq(cfg.groups[1].ports[1].gid_index, 3);
 }
 END_TEST
