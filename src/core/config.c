@@ -397,6 +397,17 @@ bool dp_config_has_port(const struct dp_config *cfg, const char *dev, int port)
 	return false;
 }
 
+const struct dp_port_group *dp_config_group_named(const struct dp_config *cfg, const struct dp_gpu *gpu)
+{
+	for (int i = 0; dp_gpu_known(gpu) && i < cfg->ngroups; i++) {
+		const struct dp_port_group *g = &cfg->groups[i];
+
+		if ((g->gpu >= 0 || g->gpu_name[0]) && gpu_fits(gpu, g) == FIT_YES)
+			return g;
+	}
+	return NULL;
+}
+
 const struct dp_port_group *dp_config_group(const struct dp_config *cfg, const struct dp_gpu *gpu, const char *dev,
 					    int port, const char **why)
 {

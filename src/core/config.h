@@ -12,6 +12,7 @@
 #define DP_DEV_NAME 64
 
 enum dp_ordering { DP_ORDER_RC, DP_ORDER_STRICT, DP_ORDER_SIGNAL, DP_ORDER_RELAXED };
+enum dp_nvshmem_devices { DP_NVSHMEM_GROUP, DP_NVSHMEM_FIRST, DP_NVSHMEM_ALL };
 enum dp_weights { DP_WEIGHTS_EQUAL, DP_WEIGHTS_FIXED, DP_WEIGHTS_RATE };
 
 /* "mlx5_0:1" or "mlx5_0:1:3" (GID index); "mlx5_0" means port 1 */
@@ -52,6 +53,9 @@ struct dp_config {
 	char peer_bind[256];	  /* addresses to listen on, comma separated; "": all */
 	char peer_secret[256];	  /* path of the shared secret; "": none */
 	bool single_threaded;	  /* true: work on objects that the program declared single-threaded, too */
+	enum dp_nvshmem_devices nvshmem_devices;
+	bool force_ibrc;	  /* NVSHMEM is to take its IBRC transport */
+	bool nccl;		  /* the stub's: serve NCCL, too */
 	uint64_t stuck_ns;	  /* report a WR queued or held for longer; 0: never */
 	bool diag;
 	char diag_json[256]; /* "": none; %p stands for the pid */
@@ -83,6 +87,8 @@ void dp_config_print(const struct dp_config *cfg, FILE *f);
  */
 const struct dp_port_group *dp_config_group(const struct dp_config *cfg, const struct dp_gpu *gpu, const char *dev,
 					    int port, const char **why);
+/* The first group that names this GPU, not one for any; NULL: there is none, or nothing is known of the GPU. */
+const struct dp_port_group *dp_config_group_named(const struct dp_config *cfg, const struct dp_gpu *gpu);
 /* Is the port in any group, whatever the GPU? */
 bool dp_config_has_port(const struct dp_config *cfg, const char *dev, int port);
 

@@ -387,7 +387,7 @@ static int fail_unknown(const struct reader *r, const config_setting_t *c, const
 			snprintf(known + at, sizeof(known) - at, "%s%s", at ? ", " : "", s->key);
 	}
 	if (!*section && config_setting_is_group(c))
-		return fail(r, c, name, "unknown section; there are stripe and peer");
+		return fail(r, c, name, "unknown section; there are stripe, peer and nvshmem");
 	return fail(r, c, name, "unknown key; %s has %s", *section ? section : "the top level", known);
 }
 

@@ -4,6 +4,7 @@
 #include "bond.h"
 #include "gpu.h"
 #include "group.h"
+#include "nvshmem.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -40,6 +41,10 @@ static const struct dp_core core = {
 	.abi = DP_CORE_ABI,
 	.ours = &ours,
 	.direct_access = dp_direct_access,
+	.show_devices = dp_show_devices,
+	.nvshmem_env = dp_nvshmem_env,
+	.bypassed = dp_bypassed,
+	.dmabuf_made = dp_dmabuf_made,
 };
 
 static void in_child(void)

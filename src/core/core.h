@@ -125,6 +125,9 @@ struct ibv_mr *dp_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uin
 struct ibv_mr *dp_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
 int dp_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
 int dp_dereg_mr(struct ibv_mr *mr);
+/* A region that the program had made past verbs: it gets twins as one of dp_reg_dmabuf_mr(). */
+void dp_dmabuf_made(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t offset, size_t length, uint64_t iova, int fd,
+		    int access);
 
 /* The twins' local keys ([nsib of c], by sibling), or NULL: no such MR or not all twins. Lock-free. */
 static inline const uint32_t *dp_mr_lkeys(const struct dp_ctx *c, uint32_t lkey)

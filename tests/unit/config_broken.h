@@ -17,7 +17,7 @@ static const struct broken_file {
 	{ "\ncolour = 3;\n",
 	  "./dualport.conf:2: colour: unknown key; the top level has enable, gpus, ordering, bond_wait, "
 	  "stuck, single_threaded, diag, diag_json, debug" },
-	{ "strip = { align = 128; };\n", "./dualport.conf:1: strip: unknown section; there are stripe and peer" },
+	{ "strip = { align = 128; };\n", "./dualport.conf:1: strip: unknown section; there are stripe, peer and nvshmem" },
 	{ "stripe = {\n algn = 128;\n};\n",
 	  "./dualport.conf:2: stripe.algn: unknown key; stripe has split_min, spread_min, align, weights" },
 	{ "split_min = \"8k\";\n", "./dualport.conf:1: split_min: belongs in stripe = { ... }" },
