@@ -1,11 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /* A CUDA driver for tests: a few devices, and contexts that the test sets. GPU k is 0000:k0:00.0, its UUID k times 16. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "fakecuda.h"
 
 extern struct fakecuda fakecuda;
 struct fakecuda fakecuda;
+
+/* In programs that do not know it: FAKECUDA is the ordinal of a context's device, or "late", without any. */
+__attribute__((constructor)) static void start(void)
+{
+	const char *v = getenv("FAKECUDA");
+
+	if (!v)
+		return;
+	fakecuda = (struct fakecuda){ .ready = 1, .visible = FAKECUDA_GPUS, .first = 1, .current = -1 };
+	if (*v >= '0' && *v <= '9')
+		fakecuda.current = *v - '0';
+}
 
 int cuInit(unsigned int flags);
 int cuCtxGetDevice(int *dev);
