@@ -12,8 +12,8 @@ static const struct {
 } commands[] = {
 	{ "probe", tool_probe, "probe [--sysfs DIR]                   what this host has, and a configuration for it" },
 	{ "check", tool_check, "check FILE [--sysfs DIR]              does a configuration fit this host?" },
-	{ "config", tool_config, "config [--sysfs DIR]                  every setting, its value, and where it is from" },
-	{ "report", tool_report, "report FILE...                        what DUALPORT_DIAG_JSON files of a job say together" },
+	{ "config", tool_config, "config [--sysfs DIR]                  every setting, and where its value is from" },
+	{ "report", tool_report, "report FILE...                        what the JSON files of a job say together" },
 	{ "run", tool_run, "run [NAME=VALUE...] -- COMMAND...     runs a command with the library" },
 };
 #define COMMANDS (sizeof(commands) / sizeof(*commands))

@@ -27,8 +27,8 @@ static void put_gpus(const struct dp_topo *t)
 	else
 		printf("%-4s %-14s %-5s %s\n", "GPU", "PCI", "NUMA", "UUID");
 	for (size_t i = 0; i < t->ngpus; i++)
-		printf("%-4zu %-14s %-5s %s\n", i, t->gpus[i].id.pci, numa_text(t->gpus[i].pci.numa, numa, sizeof(numa)),
-		       or_dash(t->gpus[i].id.uuid));
+		printf("%-4zu %-14s %-5s %s\n", i, t->gpus[i].id.pci,
+		       numa_text(t->gpus[i].pci.numa, numa, sizeof(numa)), or_dash(t->gpus[i].id.uuid));
 }
 
 static void put_ports(const struct dp_topo *t)
@@ -39,8 +39,8 @@ static void put_ports(const struct dp_topo *t)
 		printf("\nno RDMA device\n");
 		return;
 	}
-	printf("\n%-14s %-14s %-5s %-10s %-7s %-5s %-10s %-13s %-14s %s\n", "port", "PCI", "NUMA", "state", "Gb/s", "MTU",
-	       "netdev", "firmware", "PCIe", "kind");
+	printf("\n%-14s %-14s %-5s %-10s %-7s %-5s %-10s %-13s %-14s %s\n", "port", "PCI", "NUMA", "state", "Gb/s",
+	       "MTU", "netdev", "firmware", "PCIe", "kind");
 	for (size_t i = 0; i < t->nports; i++) {
 		const struct dp_topo_port *p = &t->ports[i];
 
@@ -48,8 +48,8 @@ static void put_ports(const struct dp_topo *t)
 		snprintf(rate, sizeof(rate), "%g", p->gbit);
 		snprintf(mtu, sizeof(mtu), "%d", p->mtu);
 		printf("%-14s %-14s %-5s %-10s %-7s %-5s %-10s %-13s %-14s %s%s\n", port, or_dash(p->pci.addr),
-		       numa_text(p->pci.numa, numa, sizeof(numa)), p->state, rate, p->mtu ? mtu : "-", or_dash(p->netdev),
-		       or_dash(p->fw), or_dash(p->pci.link), p->fact.ethernet ? "Ethernet" : "InfiniBand",
+		       numa_text(p->pci.numa, numa, sizeof(numa)), p->state, rate, p->mtu ? mtu : "-",
+		       or_dash(p->netdev), or_dash(p->fw), or_dash(p->pci.link), p->fact.ethernet ? "Ethernet" : "InfiniBand",
 		       p->lag[0] ? ", a bond"
 		       : p->fact.kind == DP_PORT_PHYSICAL ? ""
 		       : p->fact.kind == DP_PORT_VF ? ", virtual function"
@@ -178,7 +178,7 @@ static int check_gpus(const struct dp_topo *t, const struct dp_config *cfg)
 			d = p ? dp_topo_distance(&t->gpus[i].pci, &p->pci) : DP_FAR;
 			printf(" %s:%d (%s)", g->ports[k].dev, g->ports[k].port, dp_distance_name(d));
 		}
-		printf("%s\n", g ? "" : " no group names it: the first for any GPU that has the program's port, or none");
+		printf("%s\n", g ? "" : " no group names it: the first for any GPU with the program's port, or none");
 		for (int k = 0; k < cfg->ngroups && k < 1024; k++)
 			used[k] |= is_for(&cfg->groups[k], &gpu);
 	}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
-/* Which ports each GPU should have: those of the nearest cards, shared out among the GPUs that have the same ones near. */
+/* Which ports each GPU should have: those of the nearest cards, shared out among GPUs that have the same ones near. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

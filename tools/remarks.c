@@ -41,10 +41,13 @@ static void compare(struct teller *t, const struct dp_topo_port *a, const struct
 	if (a->fact.ethernet != b->fact.ethernet)
 		tell(t, NAME " and " NAME ": one is Ethernet, the other InfiniBand", OF(a), OF(b));
 	if (a->gbit != b->gbit)
-		tell(t, NAME " and " NAME ": rates differ: %g, %g Gb/s; the slower one holds up requests cut into equal parts",
+		tell(t,
+		     NAME " and " NAME ": rates differ: %g, %g Gb/s; the slower one holds up requests cut into equal "
+			  "parts",
 		     OF(a), OF(b), a->gbit, b->gbit);
 	if (a->mtu && b->mtu && a->mtu != b->mtu)
-		tell(t, NAME " and " NAME ": MTUs differ: %s %d, %s %d", OF(a), OF(b), a->netdev, a->mtu, b->netdev, b->mtu);
+		tell(t, NAME " and " NAME ": MTUs differ: %s %d, %s %d", OF(a), OF(b), a->netdev, a->mtu, b->netdev,
+		     b->mtu);
 	differ(t, a, b, "GID types", a->gids, b->gids);
 	differ(t, a, b, "firmware versions", a->fw, b->fw);
 	differ(t, a, b, "trust modes", a->trust, b->trust);
@@ -56,8 +59,8 @@ static void compare(struct teller *t, const struct dp_topo_port *a, const struct
 		     strcmp(a->pci.path, b->pci.path) ? " in two slots (Socket Direct)" : "");
 	else if (a->fact.sys_image_guid != b->fact.sys_image_guid && a->fact.sys_image_guid && b->fact.sys_image_guid)
 		tell(t,
-		     NAME " and " NAME ": two cards: nothing orders what both write into memory, and a flag may be seen "
-			  "before data of the other card",
+		     NAME " and " NAME ": two cards: nothing orders what both write into memory, and a flag may be "
+			  "seen before data of the other card",
 		     OF(a), OF(b));
 }
 
@@ -68,10 +71,14 @@ static void look_at_port(struct teller *t, const struct dp_topo_port *p)
 	if (p->fact.kind != DP_PORT_PHYSICAL)
 		tell(t, NAME ": is %s", OF(p), dp_port_kind_text(p->fact.kind));
 	if (p->lag[0])
-		tell(t, NAME ": a bond of %s: one device for several ports, whose queue pairs cannot be spread yet; unbonded, "
-			"each port is a device of its own", OF(p), p->lag);
+		tell(t,
+		     NAME ": a bond of %s: one device for several ports, whose queue pairs cannot be spread yet; "
+			  "unbonded, each port is a device of its own",
+		     OF(p), p->lag);
 	if (p->node_missing)
-		tell(t, NAME ": /dev/infiniband/%s is missing: the device cannot be opened here (in a container, give it, too)",
+		tell(t,
+		     NAME ": /dev/infiniband/%s is missing: the device cannot be opened here (in a container, give it, "
+			  "too)",
 		     OF(p), p->uverbs);
 }
 
@@ -98,7 +105,8 @@ static void look_at_link(struct teller *t, const struct dp_topo_port *const *por
 			sharing++;
 		}
 		if (first && sharing > 1 && ports[i]->pci.gbit > 0 && ports[i]->pci.gbit < sum)
-			tell(t, NAME ": the PCIe link of its card (%s, %.0f Gb/s) cannot carry its %d ports (%.0f Gb/s)",
+			tell(t,
+			     NAME ": the PCIe link of its card (%s, %.0f Gb/s) cannot carry its %d ports (%.0f Gb/s)",
 			     OF(ports[i]), ports[i]->pci.link, ports[i]->pci.gbit, sharing, sum);
 	}
 }
@@ -139,9 +147,12 @@ static void look_for_socket_direct(struct teller *t, const struct dp_topo *topo,
 	for (size_t k = i + 1; k < topo->nports; k++) {
 		const struct dp_topo_port *b = &topo->ports[k];
 
-		if (a->fact.sys_image_guid && dp_facts_same_card(&a->fact, &b->fact) && a->fact.kind == DP_PORT_PHYSICAL &&
-		    b->fact.kind == DP_PORT_PHYSICAL && dp_facts_same_port(&a->fact, &b->fact) && !same_slot(a, b))
-			tell(t, NAME " and " NAME ": one physical port in two slots, it seems (Socket Direct)", OF(a), OF(b));
+		if (a->fact.kind != DP_PORT_PHYSICAL || b->fact.kind != DP_PORT_PHYSICAL || same_slot(a, b))
+			continue;
+		if (a->fact.sys_image_guid && dp_facts_same_card(&a->fact, &b->fact) &&
+		    dp_facts_same_port(&a->fact, &b->fact))
+			tell(t, NAME " and " NAME ": one physical port in two slots, it seems (Socket Direct)", OF(a),
+			     OF(b));
 	}
 }
 

@@ -62,7 +62,8 @@ static int open_rank(struct rank *r, const char *file)
 
 static void put_totals(const struct job *j)
 {
-	static const char *const keys[] = { "bonds", "splits", "spreads", "signals", "signals_waited", "deferred", "held" };
+	static const char *const keys[] = { "bonds",	      "splits",	  "spreads", "signals",
+					    "signals_waited", "deferred", "held" };
 
 	printf("%d process%s\n", j->n, j->n == 1 ? "" : "es");
 	for (size_t k = 0; k < sizeof(keys) / sizeof(*keys); k++) {

@@ -55,7 +55,8 @@ static int set_one(const char *arg)
 	const struct dp_setting *s = eq ? find_setting(arg, (size_t)(eq - arg)) : NULL;
 
 	if (!s)
-		return tool_error("run: \"%s\" is no setting (NAME=VALUE, as ordering=signal; dualport config lists them)", arg);
+		return tool_error("run: \"%s\" is no setting (NAME=VALUE, as ordering=signal; dualport config lists "
+				  "them)", arg);
 	return setenv(s->env, eq + 1, 1) ? tool_error("%s", strerror(errno)) : 0;
 }
 

@@ -14,7 +14,8 @@ static const struct {
 	{ "nvshmem_transport_gpunetio", "NVSHMEM_GPUNETIO_ENABLE_GDAKI=0 with NVSHMEM_REMOTE_TRANSPORT=ibrc" },
 	{ "nvshmem_transport", "NVSHMEM_REMOTE_TRANSPORT=ibrc" },
 	{ "libnccl", "NCCL_GIN_TYPE=2 with DUALPORT_NCCL=1" },
-	{ "libdoca_gpunetio", "NVSHMEM_REMOTE_TRANSPORT=ibrc of NVSHMEM, or NCCL_GIN_TYPE=2 with DUALPORT_NCCL=1 of NCCL," },
+	{ "libdoca_gpunetio",
+	  "NVSHMEM_REMOTE_TRANSPORT=ibrc of NVSHMEM, or NCCL_GIN_TYPE=2 with DUALPORT_NCCL=1 of NCCL," },
 	{ "libuct_ib", "UCX_TLS=rc_verbs" },
 };
 
@@ -56,8 +57,8 @@ void dp_bypassed(const char *function, const char *object)
 	if (!first_of(name))
 		return;
 	if (way)
-		dp_warn("%s writes its work queues itself (%s): one port; %s is the way that can use all", name, function,
-			way);
+		dp_warn("%s writes its work queues itself (%s): one port; %s is the way that can use all", name,
+			function, way);
 	else
 		dp_warn("%s writes its work queues itself (%s): one port", name, function);
 }

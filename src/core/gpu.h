@@ -51,8 +51,8 @@ struct dp_host_gpu {
 };
 
 /*
- * NVIDIA's GPUs below sysfs (NULL: "/sys"), in the order of their PCI addresses; UUIDs from proc (NULL: "/proc" if sysfs
- * is NULL, else none are known). The caller frees *gpus. 0, with *n 0 if there is none, or -ENOMEM.
+ * NVIDIA's GPUs below sysfs (NULL: "/sys"), in the order of their PCI addresses; UUIDs from proc (NULL: "/proc" if
+ * sysfs is NULL, else none are known). The caller frees *gpus. 0, with *n 0 if there is none, or -ENOMEM.
  */
 int dp_host_gpus_read(const char *sysfs, const char *proc, struct dp_host_gpu **gpus, size_t *n);
 /* Fills in what is unknown in gpu but known of the host. */

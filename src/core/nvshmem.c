@@ -133,8 +133,8 @@ char *dp_nvshmem_env(const char *name, char *value)
 			continue;
 		if (must_not()) {
 			if (!atomic_exchange(&refused, true))
-				dp_warn("nvshmem.force_ibrc is not followed: DeepEP has switched IBGDA on, whose device "
-					"functions its kernels call, and would crash without it");
+				dp_warn("nvshmem.force_ibrc is not followed: DeepEP has switched IBGDA on, whose "
+					"device functions its kernels call, and would crash without it");
 			return value;
 		}
 		if (!atomic_exchange(&said, true))

@@ -85,14 +85,15 @@ enum dp_setting_type {
 	  "How long a queue pair waits, on one port meanwhile, for its peer's answer.")                                \
 	X(LEASE, "peer", "lease", "DUALPORT_PEER_LEASE", DP_T_TIME, lease_ns, 100000000, 3600 * DP_SEC, "10s", NULL,   \
 	  "How long a peer may use this process's memory keys without hearing from it.")                               \
-	X(NVSHMEM_DEVICES, "nvshmem", "devices", "DUALPORT_NVSHMEM_DEVICES", DP_T_CHOICE, nvshmem_devices, 0, 0, "group", \
-	  "group|first|all",                                                                                           \
+	X(NVSHMEM_DEVICES, "nvshmem", "devices", "DUALPORT_NVSHMEM_DEVICES", DP_T_CHOICE, nvshmem_devices, 0, 0,       \
+	  "group", "group|first|all",                                                                                  \
 	  "Which devices NVSHMEM's IBRC transport sees where a group names the process's GPU: those of the "           \
 	  "group, its first port first; the first one only; or all. Others see all in any case, and so does "          \
 	  "IBRC where NVSHMEM_HCA_LIST, NVSHMEM_HCA_PE_MAPPING or NVSHMEM_HCA_PREFIX is set or a device of the "       \
 	  "group is missing. With first, every process of the job must see one device only, or NVSHMEM's start "       \
 	  "hangs.")                                                                                                    \
-	X(FORCE_IBRC, "nvshmem", "force_ibrc", "DUALPORT_NVSHMEM_FORCE_IBRC", DP_T_BOOL, force_ibrc, 0, 0, "false", NULL, \
+	X(FORCE_IBRC, "nvshmem", "force_ibrc", "DUALPORT_NVSHMEM_FORCE_IBRC", DP_T_BOOL, force_ibrc, 0, 0, "false",    \
+	  NULL,                                                                                                        \
 	  "If true, NVSHMEM's host library is made to see NVSHMEM_REMOTE_TRANSPORT=ibrc, "                             \
 	  "NVSHMEM_IB_ENABLE_IBGDA=0 and NVSHMEM_GPUNETIO_ENABLE_GDAKI=0, whatever the program has set. Not for "      \
 	  "programs whose kernels call IBGDA unconditionally, which crash without it; where that is DeepEP, it "       \

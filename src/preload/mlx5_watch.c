@@ -17,8 +17,8 @@
 
 struct ibv_qp *mlx5dv_create_qp(struct ibv_context *ctx, void *attr, void *mlx5_attr);
 void *mlx5dv_devx_obj_create(struct ibv_context *ctx, const void *in, size_t inlen, void *out, size_t outlen);
-struct ibv_mr *mlx5dv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access,
-				    int mlx5_access);
+struct ibv_mr *mlx5dv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
+				    int access, int mlx5_access);
 
 static void tell(const char *function, const void *caller)
 {

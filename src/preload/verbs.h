@@ -119,7 +119,7 @@ struct dp_core {
 	const struct dp_verbs *ours;
 	/* mlx5dv_init_obj was called with these objects; either may be NULL. Called before the real one. */
 	void (*direct_access)(struct ibv_qp *qp, struct ibv_cq *cq);
-	/* The n devices that NVSHMEM's IBRC transport is about to see: may put them in another order and leave out some. */
+	/* The n devices that NVSHMEM's IBRC transport is about to see: may reorder them and leave out some. */
 	void (*show_devices)(struct ibv_device **list, int *n);
 	/* What NVSHMEM is to see as its variable's value. */
 	char *(*nvshmem_env)(const char *name, char *value);

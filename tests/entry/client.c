@@ -351,7 +351,8 @@ static void mlx5_watched(void *h, const char *path, struct ibv_context *ctx)
 {
 	void *(*create)(void *, void *, void *) = (void *(*)(void *, void *, void *))must_sym(h, "mlx5dv_create_qp");
 	void *(*devx)(void *, const void *, size_t, void *, size_t) =
-		(void *(*)(void *, const void *, size_t, void *, size_t))dlvsym(h, "mlx5dv_devx_obj_create", "MLX5_1.7");
+		(void *(*)(void *, const void *, size_t, void *, size_t))dlvsym(h, "mlx5dv_devx_obj_create",
+										"MLX5_1.7");
 	struct ibv_mr *(*reg)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int, int) =
 		(struct ibv_mr * (*)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int, int))
 			must_sym(h, "mlx5dv_reg_dmabuf_mr");

@@ -43,7 +43,8 @@ static void on_bypass(const char *function, const char *object)
 		atomic_fetch_add(&bypassed, 1);
 }
 
-static void dmabuf_made(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
+static void dmabuf_made(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t offset, size_t length, uint64_t iova, int fd,
+			int access)
 {
 	if (mr->pd == pd && offset == 1 && length == 2 && iova == 3 && fd == 4 && access == 5)
 		atomic_fetch_add(&dmabufs, 1);

@@ -14,7 +14,7 @@ deepep=$dir/deep_ep_cpp.cpython-311-x86_64-linux-gnu.so
 
 unset "${!NVSHMEM_@}" "${!DUALPORT_@}" CUDA_VISIBLE_DEVICES LOCAL_RANK OMPI_COMM_WORLD_LOCAL_RANK SLURM_LOCALID
 
-# expect NAME EXPECTED ERROR-PATTERN [VAR=value...] -- argument of byname_main...: what it prints, a line of each as "a|b"
+# expect NAME EXPECTED ERROR-PATTERN [VAR=value...] -- argument of byname_main...: what it prints, lines as "a|b"
 expect()
 {
 	local name=$1 expected=$2 pattern=$3 vars=() got
@@ -24,7 +24,8 @@ expect()
 		shift
 	done
 	shift
-	got=$(env DUALPORT_CONF="$conf" "${vars[@]}" timeout 60 "$top/scripts/softnic" --build . --ports 6 --cards 3 --dualport -- \
+	got=$(env DUALPORT_CONF="$conf" "${vars[@]}" timeout 60 "$top/scripts/softnic" --build . --ports 6 --cards 3 \
+		--dualport -- \
 		env -u DUALPORT_PORTS "$PWD/tests/softnic/byname_main" "$@" 2>"$conf.err" | paste -sd'|')
 	if [ "$got" != "$expected" ]; then
 		echo "FAILED: $name: '$got', not '$expected': $(cat "$conf.err")"
@@ -47,7 +48,7 @@ file=(DUALPORT_DEBUG=INFO) # scripts/softnic names groups of its own in the envi
 expect "IBRC sees the ports of its GPU, first one first" "mlx5_3 mlx5_2" "sees 2 of 6 devices, mlx5_3 first" \
 	"${file[@]}" DUALPORT_GPU=1 -- "$ibrc" devices
 expect "by local rank" "mlx5_0 mlx5_1" "" "${file[@]}" LOCAL_RANK=0 -- "$ibrc" devices
-expect "another object of the same process sees all" "$all" "" "${file[@]}" DUALPORT_GPU=1 -- -w "$ibrc" "$other" devices
+expect "another object of the process sees all" "$all" "" "${file[@]}" DUALPORT_GPU=1 -- -w "$ibrc" "$other" devices
 expect "the first only" "mlx5_3" "" "${file[@]}" DUALPORT_GPU=1 DUALPORT_NVSHMEM_DEVICES=first -- "$ibrc" devices
 expect "all" "$all" "" "${file[@]}" DUALPORT_GPU=1 DUALPORT_NVSHMEM_DEVICES=all -- "$ibrc" devices
 expect "asked twice" "mlx5_3 mlx5_2|mlx5_3 mlx5_2" "" "${file[@]}" DUALPORT_GPU=1 -- "$ibrc" devices devices
@@ -67,8 +68,8 @@ expect "for NVSHMEM's host library only" "1|unset|unset|77" "" "${force[@]}" -- 
 expect "not forced by default" "1|unset|unset|77" "" "${force[@]}" DUALPORT_NVSHMEM_FORCE_IBRC=0 -- "$host" "${vars[@]}"
 expect "refused: DeepEP with IBGDA" "1|unset|unset|77" "force_ibrc is not followed: DeepEP" "${force[@]}" \
 	-- -w "$deepep" "$host" "${vars[@]}"
-expect "DeepEP without IBGDA" "0|ibrc|0|77" "told to use IBRC" "${force[@]}" NVSHMEM_IB_ENABLE_IBGDA=0 -- -w "$deepep" "$host" \
-	"${vars[@]}"
+expect "DeepEP without IBGDA" "0|ibrc|0|77" "told to use IBRC" "${force[@]}" NVSHMEM_IB_ENABLE_IBGDA=0 \
+	-- -w "$deepep" "$host" "${vars[@]}"
 
 expect "NCCL is left alone" "native|$all" "" -- "$nccl" pd devices
 expect "NCCL opted in" "hooked" "" DUALPORT_NCCL=1 -- "$nccl" pd

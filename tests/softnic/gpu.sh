@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #
-# The process's GPU decides which ports its queue pairs use, seen from the bonds of a client that uses one device throughout:
-# by CUDA context (a fake driver), by local rank, by DUALPORT_GPU.
+# The process's GPU decides which ports its queue pairs use, seen from the bonds of a client that uses one device: by
+# CUDA context (a fake driver), by local rank, by DUALPORT_GPU.
 set -u
 top=$(cd "$(dirname "$0")/../.." && pwd)
 driver=$PWD/tests/unit/fakecuda/libcuda.so.1

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #
-# The dualport command, in the build directory, against hosts that trees.sh makes, and what it should say of each in *.out.
+# The dualport command, in the build directory, against hosts that trees.sh makes; what it should say is in *.out.
 # UPDATE=1 writes those anew.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -77,12 +77,14 @@ done
 # Reports of two processes.
 a='{"pid":1,"bonds":2,"version":"1","host":"a","settings":{"ordering":"strict","stripe.align":"4k"},"unbonded":[],
  "ports":[],"flows":[{"port":"mlx5_0:1","peer":"10.0.0.2","tx_bytes":500,"tx_msgs":1},
- {"port":"mlx5_1:1","peer":"10.0.0.2","tx_bytes":500,"tx_msgs":1}],"splits":3,"spreads":0,"signals":7,"signals_waited":1,
+ {"port":"mlx5_1:1","peer":"10.0.0.2","tx_bytes":500,"tx_msgs":1}],"splits":3,"spreads":0,"signals":7,
+ "signals_waited":1,
  "signal_wait_ns":5,"deferred":0,"held":0,"fallbacks":{}}'
 echo "$a" >a.json
 said good_report 0 "$tool" report a.json a.json
 same report_good "$work/out.good_report"
-sed 's/"strict"/"signal"/; s/"version":"1"/"version":"2"/; s/"bonds":2/"bonds":0/; s/"fallbacks":{}/"fallbacks":{"no-peer":2}/
+sed 's/"strict"/"signal"/; s/"version":"1"/"version":"2"/; s/"bonds":2/"bonds":0/
+	s/"fallbacks":{}/"fallbacks":{"no-peer":2}/
 	s/"mlx5_1:1","peer":"10.0.0.2","tx_bytes":500/"mlx5_1:1","peer":"10.0.0.2","tx_bytes":20/
 	s/"unbonded":\[\]/"unbonded":[{"peer":"10.0.0.3","reason":"no-peer","qps":2}]/' a.json >b.json
 said bad_report 1 "$tool" report a.json b.json

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 # shellcheck shell=bash
 #
-# Hosts as their /sys, /proc and /dev would show them, as far as dualport looks; written from public descriptions of such
-# machines and of the kernel's files, recorded on none. make_tree NAME DIR makes DIR/sys, DIR/proc and DIR/dev.
+# Hosts as their /sys, /proc and /dev would show them, as far as dualport looks; written from public descriptions of
+# such machines and of the kernel's files, recorded on none. make_tree NAME DIR makes DIR/sys, DIR/proc and DIR/dev.
 
 put() # file, text
 {
@@ -64,30 +64,32 @@ nic()
 # Each GPU and its dual-port card behind a switch of their own; PCIe 4, too slow for both ports.
 tree_pix()
 {
-	local k bus numa sw
+	local k bus numa sw card guid
 	for k in 0 1 2 3; do
 		bus=$((k * 2 + 1)) numa=$((k / 2))
 		sw=pci0000:${bus}0/0000:${bus}0:01.0/0000:${bus}1:00.0
 		gpu "$sw/0000:${bus}2:00.0/0000:${bus}3:00.0" $numa "GPU-0000000$k-1111-2222-3333-444455556666"
-		nic mlx5_$((2 * k)) "$sw/0000:${bus}2:01.0/0000:${bus}4:00.0" $numa "0c42:a103:0065:b20$k" 200 eth$((2 * k)) 16.0 16
-		nic mlx5_$((2 * k + 1)) "$sw/0000:${bus}2:01.0/0000:${bus}4:00.1" $numa "0c42:a103:0065:b20$k" 200 \
-			eth$((2 * k + 1)) 16.0 16
+		card=$sw/0000:${bus}2:01.0/0000:${bus}4:00 guid=0c42:a103:0065:b20$k
+		nic mlx5_$((2 * k)) "$card.0" $numa "$guid" 200 eth$((2 * k)) 16.0 16
+		nic mlx5_$((2 * k + 1)) "$card.1" $numa "$guid" 200 eth$((2 * k + 1)) 16.0 16
 	done
 }
 
 # Two GPUs and two dual-port cards behind each of four pairs of switches: 16 ports.
 tree_pxb()
 {
-	local k c numa top card
+	local k c n numa top card guid
 	for k in 0 1 2 3; do
 		numa=$((k / 2))
 		top=pci0000:${k}0/0000:${k}0:01.0/0000:${k}1:00.0
 		for c in 0 1; do
 			gpu "$top/0000:${k}2:0$c.0/0000:${k}3:00.0/0000:${k}4:0$c.0/0000:${k}$((5 + c)):00.0" $numa \
 				"GPU-000000$k$c-1111-2222-3333-444455556666"
-			card=$top/0000:${k}2:1$c.0/0000:${k}$((7 + c)):00.0/0000:${k}9:0$c.0/0000:${k}$(printf %x $((10 + c))):00
-			nic "mlx5_$((4 * k + 2 * c))" "$card.0" $numa "a088:c203:00$k$c:0000" 200 "eth$((4 * k + 2 * c))" 32.0 16
-			nic "mlx5_$((4 * k + 2 * c + 1))" "$card.1" $numa "a088:c203:00$k$c:0000" 200 "eth$((4 * k + 2 * c + 1))" 32.0 16
+			card=$top/0000:${k}2:1$c.0/0000:${k}$((7 + c)):00.0/0000:${k}9:0$c.0
+			card=$card/0000:${k}$(printf %x $((10 + c))):00
+			guid=a088:c203:00$k$c:0000 n=$((4 * k + 2 * c))
+			nic mlx5_$n "$card.0" $numa "$guid" 200 eth$n 32.0 16
+			nic mlx5_$((n + 1)) "$card.1" $numa "$guid" 200 eth$((n + 1)) 32.0 16
 		done
 	done
 }
@@ -122,7 +124,8 @@ tree_socket_direct()
 	nic mlx5_1 pci0000:90/0000:90:02.0/0000:94:00.0 1 b8ce:f603:0012:3456 200 - 8.0 16
 }
 
-# No GPU; a card whose ports are set up differently and that a container got half of, with a virtual function; a lone port.
+# No GPU; a card whose ports are set up differently and that a container got half of, with a virtual function; a lone
+# port.
 tree_nogpu()
 {
 	local slot=pci0000:10/0000:10:01.0/0000:14:00 guid=0c42:a103:0065:b200

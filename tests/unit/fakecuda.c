@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
-/* A CUDA driver for tests: a few devices, and contexts that the test sets. GPU k is 0000:k0:00.0, its UUID k times 16. */
+/* A CUDA driver for tests: a few devices, and contexts that the test sets. GPU k is 0000:k0:00.0. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -451,8 +451,8 @@ END_TEST
 /* PXB: GPUs that share the ports of two cards. */
 START_TEST(gpus_that_share)
 {
-	static const char shared[] = "gpus = ( { gpu = ( 0, \"0000:9b:00.0\" ); ports = [ \"a:1\", \"b:1\", \"c:1\", \"d:1\" ];"
-				     " rotate = %s; } );";
+	static const char shared[] = "gpus = ( { gpu = ( 0, \"0000:9b:00.0\" );"
+				     " ports = [ \"a:1\", \"b:1\", \"c:1\", \"d:1\" ]; rotate = %s; } );";
 	char text[256];
 
 	snprintf(text, sizeof(text), shared, "true");
