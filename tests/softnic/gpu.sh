@@ -29,12 +29,8 @@ ports()
 	local name=$1 expected=$2 got preload=
 	shift 2
 	case " $*" in *" FAKECUDA="*) preload=$driver ;; esac
-	# scripts/softnic names groups of its own, which env -u takes out; the driver comes before the library
-	# shellcheck disable=SC2016 # for the inner shell
-	env "$@" DUALPORT_CONF="${conf:-$work/conf}" DUALPORT_DIAG=1 DUALPORT_DEBUG=INFO timeout 100 \
-		"$top/scripts/softnic" --build . --ports 4 --dualport -- env -u DUALPORT_PORTS DRIVER="$preload" \
-		sh -c 'LD_PRELOAD="$LD_PRELOAD${DRIVER:+:$DRIVER}" exec "$0" "$@"' \
-		"$PWD/tests/clients/loopback" --dev mlx5_0 --peer-dev mlx5_0 --settle-ms 150 >"$work/out" 2>&1 || {
+	env "$@" LD_PRELOAD="$preload" DUALPORT_CONF="${conf:-$work/conf}" DUALPORT_DIAG=1 DUALPORT_DEBUG=INFO timeout 100 \
+		"$top/scripts/softnic" --build . --ports 4 --dualport -- "$PWD/tests/clients/loopback" --dev mlx5_0 --peer-dev mlx5_0 --settle-ms 150 >"$work/out" 2>&1 || {
 		echo "FAILED: $name: $(tail -n 5 "$work/out")"
 		failed=1
 		return
