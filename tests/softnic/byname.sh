@@ -12,6 +12,8 @@ failed=0
 ibrc=$dir/nvshmem_transport_ibrc.so.3 host=$dir/libnvshmem_host.so.3 nccl=$dir/libnccl.so.2 other=$dir/libother.so.1
 deepep=$dir/deep_ep_cpp.cpython-311-x86_64-linux-gnu.so
 
+# like NVSHMEM, the fakes free no list
+export ASAN_OPTIONS=detect_leaks=0:${ASAN_OPTIONS:-}
 unset "${!NVSHMEM_@}" "${!DUALPORT_@}" CUDA_VISIBLE_DEVICES LOCAL_RANK OMPI_COMM_WORLD_LOCAL_RANK SLURM_LOCALID
 
 # expect NAME EXPECTED ERROR-PATTERN [VAR=value...] -- argument of byname_main...: what it prints, lines as "a|b"
