@@ -7,6 +7,7 @@
  */
 #include "bond_priv.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,10 @@ void dp_bond_stop_seeking(struct dp_bond *b)
 /* Native for good; reason -1: nothing went wrong. With ctl held, as all below. */
 static void end_native(struct dp_bond *b, int reason)
 {
+	char peer[INET6_ADDRSTRLEN];
+
+	if (reason >= 0)
+		dp_stats_unbonded(dp_gid_text(&b->peer_gid, peer, sizeof(peer)), (enum dp_fallback)reason);
 	dp_bond_stop_seeking(b);
 	dp_timer_disarm(&b->timer);
 	b->state = NO;

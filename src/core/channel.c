@@ -146,7 +146,7 @@ struct ibv_comp_channel *dp_create_comp_channel(struct ibv_context *ctx)
 	struct ibv_comp_channel *real = verbs->create_comp_channel(ctx);
 	struct dp_channel *ch;
 
-	if (!real || !c || !c->group)
+	if (!real || !c || !c->grouped)
 		return real;
 	ch = make_shadow(real, verbs);
 	if (!ch) {

@@ -4,10 +4,12 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "config_file.h"
+#include "gpu.h"
 #include "log.h"
 #include "ports.h"
 #include "settings.h"
@@ -208,8 +210,10 @@ static void guess_gpu(struct dp_config *cfg)
 		const char *v = getenv(ranks[i]);
 
 		if (v && *v && strlen(v) <= 5 && strspn(v, "0123456789") == strlen(v)) {
-			cfg->gpu = atoi(v);
-			cfg->gpu_from = ranks[i];
+			/* the rank counts what CUDA shows the process; groups are for the host's GPUs */
+			if (!dp_gpu_visible(getenv("CUDA_VISIBLE_DEVICES"), atoi(v), &cfg->gpu, cfg->gpu_name,
+					    sizeof(cfg->gpu_name)))
+				cfg->gpu_from = ranks[i];
 			return;
 		}
 	}
@@ -251,6 +255,9 @@ static int check_together(const struct loader *l)
 	if (cfg->peer_port + cfg->peer_ports - 1 > 65535)
 		return fail(l, place_of(l, DP_SET_PEER_PORT, DP_SET_PEER_PORTS, where, sizeof(where)),
 			    "%d ports from %d on go beyond 65535", cfg->peer_ports, cfg->peer_port);
+	if (cfg->rotated && cfg->weights == DP_WEIGHTS_FIXED)
+		return fail(l, place_of(l, DP_SET_WEIGHTS, DP_SET_GPUS, where, sizeof(where)),
+			    "weights by place, and gpus with rotate, which changes the places");
 	for (int i = 0; i < cfg->ngroups && cfg->weights == DP_WEIGHTS_FIXED; i++)
 		if (cfg->groups[i].nports != cfg->nweights)
 			return fail(l, place_of(l, DP_SET_WEIGHTS, DP_SET_GPUS, where, sizeof(where)),
@@ -356,21 +363,22 @@ void dp_config_print(const struct dp_config *cfg, FILE *f)
 
 enum fit { FIT_NO, FIT_MAYBE, FIT_YES };
 
-/* An index and a name cannot be compared without the CUDA driver. */
-static enum fit gpu_fits(const struct dp_config *cfg, const struct dp_port_group *g)
+/* Names of different kinds can be compared only if the host or the driver told both. */
+static enum fit gpu_fits(const struct dp_gpu *gpu, const struct dp_port_group *g)
 {
-	if (g->gpu < 0 && !g->gpu_name[0])
+	char pci[24];
+
+	if ((g->gpu < 0 && !g->gpu_name[0]) || !dp_gpu_known(gpu))
 		return FIT_YES;
-	if (cfg->gpu < 0 && !cfg->gpu_name[0])
+	if (!g->gpu_name[0])
+		return gpu->index < 0 ? FIT_MAYBE : g->gpu == gpu->index ? FIT_YES : FIT_NO;
+	if (dp_pci_canonical(g->gpu_name, pci))
+		return !gpu->pci[0] ? FIT_MAYBE : !strcmp(pci, gpu->pci) ? FIT_YES : FIT_NO;
+	if (dp_uuid_fits(g->gpu_name, gpu->uuid) || dp_uuid_fits(g->gpu_name, gpu->mig))
 		return FIT_YES;
-	if (g->gpu_name[0]) {
-		if (!cfg->gpu_name[0])
-			return FIT_MAYBE;
-		return dp_gpu_same(g->gpu_name, cfg->gpu_name) ? FIT_YES : FIT_NO;
-	}
-	if (cfg->gpu < 0)
-		return FIT_MAYBE;
-	return g->gpu == cfg->gpu ? FIT_YES : FIT_NO;
+	if (!strncasecmp(g->gpu_name, "MIG-", 4))
+		return gpu->mig[0] || gpu->uuid[0] ? FIT_NO : FIT_MAYBE;
+	return gpu->uuid[0] ? FIT_NO : FIT_MAYBE;
 }
 
 static bool has_port(const struct dp_port_group *g, const char *dev, int port)
@@ -381,14 +389,34 @@ static bool has_port(const struct dp_port_group *g, const char *dev, int port)
 	return false;
 }
 
-const struct dp_port_group *dp_config_group(const struct dp_config *cfg, const char *dev, int port, const char **why)
+bool dp_config_has_port(const struct dp_config *cfg, const char *dev, int port)
+{
+	for (int i = 0; i < cfg->ngroups; i++)
+		if (has_port(&cfg->groups[i], dev, port))
+			return true;
+	return false;
+}
+
+const struct dp_port_group *dp_config_group_named(const struct dp_config *cfg, const struct dp_gpu *gpu)
+{
+	for (int i = 0; dp_gpu_known(gpu) && i < cfg->ngroups; i++) {
+		const struct dp_port_group *g = &cfg->groups[i];
+
+		if ((g->gpu >= 0 || g->gpu_name[0]) && gpu_fits(gpu, g) == FIT_YES)
+			return g;
+	}
+	return NULL;
+}
+
+const struct dp_port_group *dp_config_group(const struct dp_config *cfg, const struct dp_gpu *gpu, const char *dev,
+					    int port, const char **why)
 {
 	const struct dp_port_group *maybe = NULL, *other = NULL;
 	bool gpu_listed = false;
 
 	for (int i = 0; i < cfg->ngroups; i++) {
 		const struct dp_port_group *g = &cfg->groups[i];
-		enum fit fit = gpu_fits(cfg, g);
+		enum fit fit = gpu_fits(gpu, g);
 
 		gpu_listed |= fit == FIT_YES && (g->gpu >= 0 || g->gpu_name[0]);
 		if (!has_port(g, dev, port))
@@ -408,7 +436,7 @@ const struct dp_port_group *dp_config_group(const struct dp_config *cfg, const c
 		*why = "the port is in the group of another gpu than this process's";
 	else if (maybe)
 		return maybe;
-	else if (cfg->gpu_from && strcmp(cfg->gpu_from, "DUALPORT_GPU"))
+	else if (gpu->guessed)
 		return other; /* the rank of a process need not be the number of a GPU */
 	else
 		*why = "the gpu of this process is in no port group";

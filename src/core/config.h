@@ -12,6 +12,7 @@
 #define DP_DEV_NAME 64
 
 enum dp_ordering { DP_ORDER_RC, DP_ORDER_STRICT, DP_ORDER_SIGNAL, DP_ORDER_RELAXED };
+enum dp_nvshmem_devices { DP_NVSHMEM_GROUP, DP_NVSHMEM_FIRST, DP_NVSHMEM_ALL };
 enum dp_weights { DP_WEIGHTS_EQUAL, DP_WEIGHTS_FIXED, DP_WEIGHTS_RATE };
 
 /* "mlx5_0:1" or "mlx5_0:1:3" (GID index); "mlx5_0" means port 1 */
@@ -29,11 +30,14 @@ struct dp_port_group {
 	struct dp_port_name ports[DP_MAX_RAILS];
 };
 
+struct dp_gpu;
+
 struct dp_config {
 	bool enable;	    /* false: the library stays out of the process */
 	const char *source; /* the file read, or NULL */
 	int ngroups;	    /* 0: groups come from the card */
 	struct dp_port_group *groups;
+	bool rotated;	    /* some group's ports are not in the order of the file */
 	int gpu;	    /* DUALPORT_GPU, else LOCAL_RANK and its relatives, else -1 */
 	uint64_t split_min; /* bytes */
 	uint64_t spread_min;
@@ -49,6 +53,9 @@ struct dp_config {
 	char peer_bind[256];	  /* addresses to listen on, comma separated; "": all */
 	char peer_secret[256];	  /* path of the shared secret; "": none */
 	bool single_threaded;	  /* true: work on objects that the program declared single-threaded, too */
+	enum dp_nvshmem_devices nvshmem_devices;
+	bool force_ibrc;	  /* NVSHMEM is to take its IBRC transport */
+	bool nccl;		  /* the stub's: serve NCCL, too */
 	uint64_t stuck_ns;	  /* report a WR queued or held for longer; 0: never */
 	bool diag;
 	char diag_json[256]; /* "": none; %p stands for the pid */
@@ -74,11 +81,16 @@ void dp_config_free(struct dp_config *cfg);
 void dp_config_print(const struct dp_config *cfg, FILE *f);
 
 /*
- * The group for a program that uses dev:port on GPU cfg->gpu (-1: unknown, then the first group that has the
- * port). NULL and *why (static string) when there is none. A GPU that no group names gives NULL if DUALPORT_GPU
- * named it; if it is only a guess from a local rank, the first group that has the port.
+ * The group for a program that uses dev:port on this GPU; if nothing is known of it, the first group that has the port.
+ * NULL and *why (static string) when there is none. A GPU that no group names gives NULL; if it is only a guess from
+ * a local rank, the first group that has the port.
  */
-const struct dp_port_group *dp_config_group(const struct dp_config *cfg, const char *dev, int port, const char **why);
+const struct dp_port_group *dp_config_group(const struct dp_config *cfg, const struct dp_gpu *gpu, const char *dev,
+					    int port, const char **why);
+/* The first group that names this GPU, not one for any; NULL: there is none, or nothing is known of the GPU. */
+const struct dp_port_group *dp_config_group_named(const struct dp_config *cfg, const struct dp_gpu *gpu);
+/* Is the port in any group, whatever the GPU? */
+bool dp_config_has_port(const struct dp_config *cfg, const char *dev, int port);
 
 /* The process's configuration; read-only after dualport_core_start(). */
 extern struct dp_config dp_cfg;

@@ -192,18 +192,77 @@ static int read_scalar(const struct reader *r, const struct dp_setting *s, const
 	return 0;
 }
 
-static int read_gpu(const struct reader *r, const config_setting_t *c, struct dp_port_group *g, const char *name)
+#define MAX_GPUS 64 /* in one entry */
+
+/* One entry of gpus, as written. */
+struct entry {
+	int ngpus;
+	struct dp_port_group gpu[MAX_GPUS]; /* only what names the GPU */
+	struct dp_port_group group;	    /* only the ports */
+	bool has_ports, rotate;
+};
+
+static bool same_gpu(const struct dp_port_group *a, const struct dp_port_group *b)
 {
+	return b->gpu_name[0] ? dp_gpu_same(a->gpu_name, b->gpu_name) : a->gpu == b->gpu;
+}
+
+static int read_gpu(const struct reader *r, const config_setting_t *c, struct entry *e, const char *name)
+{
+	struct dp_port_group *g = &e->gpu[e->ngpus];
 	char text[256], why[512];
+	bool twice = false;
 
 	if ((!is_number(c) && config_setting_type(c) != CONFIG_TYPE_STRING) || !scalar_text(c, text, sizeof(text)))
-		return fail(r, c, name, "must be an index or a string, not %s", type_name(c));
+		return fail(r, c, name, "must be an index or a string, or a list of such, not %s", type_name(c));
 	if (dp_gpu_parse(text, &g->gpu, g->gpu_name, sizeof(g->gpu_name), why, sizeof(why)))
 		return fail(r, c, name, "%s", why);
-	for (const struct dp_port_group *o = r->cfg->groups; o != g; o++)
-		if (g->gpu_name[0] ? dp_gpu_same(o->gpu_name, g->gpu_name) : o->gpu == g->gpu)
-			return fail(r, c, name, "GPU %s is in two groups", text);
+	for (int i = 0; i < r->cfg->ngroups && !twice; i++)
+		twice = same_gpu(&r->cfg->groups[i], g);
+	for (int i = 0; i < e->ngpus && !twice; i++)
+		twice = same_gpu(&e->gpu[i], g);
+	if (twice)
+		return fail(r, c, name, "GPU %s is in two groups", text);
+	e->ngpus++;
 	return 0;
+}
+
+static int read_gpu_list(const struct reader *r, const config_setting_t *c, struct entry *e, const char *name)
+{
+	int n = config_setting_length(c), ret = 0;
+
+	if (!config_setting_is_array(c) && !config_setting_is_list(c))
+		return read_gpu(r, c, e, name);
+	if (!n)
+		return fail(r, c, name, "an empty list");
+	if (n > MAX_GPUS)
+		return fail(r, c, name, "more than %d GPUs", MAX_GPUS);
+	for (int i = 0; i < n && !ret; i++)
+		ret = read_gpu(r, config_setting_get_elem(c, (unsigned)i), e, name);
+	return ret;
+}
+
+static int read_rotate(const struct reader *r, const config_setting_t *c, struct entry *e, const char *name)
+{
+	if (config_setting_type(c) != CONFIG_TYPE_BOOL)
+		return fail(r, c, name, "must be true or false, not %s", type_name(c));
+	e->rotate = config_setting_get_bool(c);
+	return 0;
+}
+
+/*
+ * The group of the entry's k-th GPU. Rotated, the GPUs begin at places spread over the ports, so that those that share
+ * them do not all have their first rail, signals and short requests on the same one.
+ */
+static void fill_group(struct dp_port_group *g, const struct entry *e, int k)
+{
+	int n = e->group.nports, first = e->rotate ? k * n / e->ngpus : 0;
+
+	if (e->ngpus)
+		*g = e->gpu[k];
+	g->nports = n;
+	for (int i = 0; i < n; i++)
+		g->ports[i] = e->group.ports[(first + i) % n];
 }
 
 static int read_ports(const struct reader *r, const config_setting_t *c, struct dp_port_group *g, const char *name)
@@ -225,39 +284,65 @@ static int read_ports(const struct reader *r, const config_setting_t *c, struct 
 	return 0;
 }
 
-/* One entry of gpus. */
+static int read_entry(const struct reader *r, const config_setting_t *c, int index, struct entry *e)
+{
+	char name[320];
+	int ret = 0;
+
+	for (int i = 0; i < config_setting_length(c) && !ret; i++) {
+		const config_setting_t *s = config_setting_get_elem(c, (unsigned)i);
+		const char *key = config_setting_name(s);
+
+		snprintf(name, sizeof(name), "gpus[%d].%.255s", index, key);
+		if (!strcmp(key, "gpu"))
+			ret = read_gpu_list(r, s, e, name);
+		else if (!strcmp(key, "ports"))
+			ret = read_ports(r, s, &e->group, name);
+		else if (!strcmp(key, "rotate"))
+			ret = read_rotate(r, s, e, name);
+		else
+			ret = fail(r, s, name, "unknown key; an entry of gpus has gpu, ports and rotate");
+		e->has_ports |= !strcmp(key, "ports");
+	}
+	if (ret)
+		return ret;
+	snprintf(name, sizeof(name), "gpus[%d].ports", index);
+	if (!e->has_ports)
+		return fail(r, c, name, "missing");
+	snprintf(name, sizeof(name), "gpus[%d].rotate", index);
+	if (e->rotate && e->ngpus < 2)
+		return fail(r, c, name, "there is nothing to rotate: it is for a list of GPUs that share these ports");
+	r->cfg->rotated |= e->rotate;
+	return 0;
+}
+
 static int read_group(const struct reader *r, const config_setting_t *c, int index)
 {
 	struct dp_port_group *g;
-	bool has_ports = false;
+	struct entry *e;
 	char name[320];
 	int ret;
 
 	snprintf(name, sizeof(name), "gpus[%d]", index);
 	if (!config_setting_is_group(c))
 		return fail(r, c, name, "must be a group { gpu = ...; ports = [ ... ]; }, not %s", type_name(c));
-	g = dp_group_new(r->cfg);
-	if (!g) {
-		snprintf(r->err, r->errlen, "%s: out of memory", r->path);
-		return -ENOMEM;
+	e = calloc(1, sizeof(*e));
+	if (!e)
+		goto no_memory;
+	ret = read_entry(r, c, index, e);
+	for (int k = 0; !ret && k < (e->ngpus ? e->ngpus : 1); k++) {
+		g = dp_group_new(r->cfg);
+		if (!g)
+			goto no_memory;
+		fill_group(g, e, k);
 	}
-	for (int i = 0; i < config_setting_length(c); i++) {
-		const config_setting_t *e = config_setting_get_elem(c, (unsigned)i);
-		const char *key = config_setting_name(e);
+	free(e);
+	return ret;
 
-		snprintf(name, sizeof(name), "gpus[%d].%.255s", index, key);
-		if (!strcmp(key, "gpu"))
-			ret = read_gpu(r, e, g, name);
-		else if (!strcmp(key, "ports"))
-			ret = read_ports(r, e, g, name);
-		else
-			ret = fail(r, e, name, "unknown key; an entry of gpus has gpu and ports");
-		if (ret)
-			return ret;
-		has_ports |= !strcmp(key, "ports");
-	}
-	snprintf(name, sizeof(name), "gpus[%d].ports", index);
-	return has_ports ? 0 : fail(r, c, name, "missing");
+no_memory:
+	free(e);
+	snprintf(r->err, r->errlen, "%s: out of memory", r->path);
+	return -ENOMEM;
 }
 
 static int read_gpus(const struct reader *r, const config_setting_t *c)
@@ -302,7 +387,7 @@ static int fail_unknown(const struct reader *r, const config_setting_t *c, const
 			snprintf(known + at, sizeof(known) - at, "%s%s", at ? ", " : "", s->key);
 	}
 	if (!*section && config_setting_is_group(c))
-		return fail(r, c, name, "unknown section; there are stripe and peer");
+		return fail(r, c, name, "unknown section; there are stripe, peer and nvshmem");
 	return fail(r, c, name, "unknown key; %s has %s", *section ? section : "the top level", known);
 }
 

@@ -2,7 +2,9 @@
 /* Start and end of the core: configuration, the table of our verbs, fork, exit. */
 #include "core.h"
 #include "bond.h"
+#include "gpu.h"
 #include "group.h"
+#include "nvshmem.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -39,10 +41,15 @@ static const struct dp_core core = {
 	.abi = DP_CORE_ABI,
 	.ours = &ours,
 	.direct_access = dp_direct_access,
+	.show_devices = dp_show_devices,
+	.nvshmem_env = dp_nvshmem_env,
+	.bypassed = dp_bypassed,
+	.dmabuf_made = dp_dmabuf_made,
 };
 
 static void in_child(void)
 {
+	dp_gpu_after_fork();
 	dp_peer_after_fork();
 	dp_ctx_after_fork();
 	dp_qp_after_fork();

@@ -53,10 +53,10 @@ struct dp_ctx {
 	struct ibv_qp *(*create_qp_ex)(struct ibv_context *ctx, struct ibv_qp_init_attr_ex *attr);
 	struct ibv_cq_ex *(*create_cq_ex)(struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr);
 	char dev[DP_DEV_NAME];
-	const struct dp_port_group *group; /* NULL: nothing to do here; why says so */
+	bool grouped;		/* a port is in some group; false: nothing to do here, why says so */
 	const char *why;
-	bool opened;		/* the siblings were looked for */
-	uint32_t nsib;
+	bool opened;		/* with lock: its group was chosen, and the siblings were looked for */
+	_Atomic uint32_t nsib;	/* 0 until then, and if there is no group for this process */
 	struct dp_sib *sib;	/* the other ports of the group, in its order */
 	uint32_t place;		/* of the program's own port in the group */
 	struct dp_hmap qpns;	/* qp_num -> struct dp_qp, RC QPs of this context; dp_hmap_get_held() only */
@@ -73,10 +73,13 @@ struct dp_ctx {
 struct dp_ctx *dp_ctx_get(struct ibv_context *ctx);
 /* Only if it is known. */
 struct dp_ctx *dp_ctx_find(struct ibv_context *ctx);
-/* Calls fn for each context that has a port group; contexts neither come nor go meanwhile. */
+/* Calls fn for each context whose port is in a group; contexts neither come nor go meanwhile. */
 void dp_ctx_each(void (*fn)(struct dp_ctx *c, void *arg), void *arg);
-/* Opens the siblings' devices if that has not been done; nsib and sib are stable afterwards. */
-void dp_ctx_open_siblings(struct dp_ctx *c);
+/*
+ * Chooses the context's group and opens the siblings' devices, if that has not been done; nsib and sib are stable
+ * afterwards. addr: memory about to be registered, which may tell the GPU; NULL: none.
+ */
+void dp_ctx_open_siblings(struct dp_ctx *c, const void *addr);
 int dp_close_device(struct ibv_context *ctx);
 /* In a forked child: locks are free again that other threads of the parent held. */
 void dp_ctx_after_fork(void);
@@ -90,7 +93,9 @@ struct dp_pd {
 	struct ibv_pd *pd;
 	struct dp_ctx *c;
 	uint32_t id;	       /* unique in the process; names the PD towards peers */
-	struct ibv_pd **twin;  /* [c->nsib]; NULL where it failed */
+	struct ibv_pd *twin[DP_MAX_RAILS]; /* by sibling; NULL where it failed, and until dp_pd_settle() */
+	_Atomic bool settled;
+	dp_lock settling;      /* held over verbs; taken before dp_ctx.lock, nothing else */
 	dp_lock lock;
 	struct dp_hmap rkeys;  /* rkey -> struct dp_mr: what peers ask for */
 };
@@ -107,6 +112,11 @@ struct dp_mr {
 };
 
 struct dp_pd *dp_pd_find(struct ibv_pd *pd);
+/*
+ * Makes the twins, if that has not been done: at the first MR (addr, else NULL) or RC QP, not before, since many
+ * programs make a PD on each device of the host, and use one.
+ */
+void dp_pd_settle(struct dp_pd *pd, const void *addr);
 struct ibv_pd *dp_alloc_pd(struct ibv_context *ctx);
 int dp_dealloc_pd(struct ibv_pd *pd);
 struct ibv_mr *dp_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access);
@@ -115,6 +125,9 @@ struct ibv_mr *dp_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uin
 struct ibv_mr *dp_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
 int dp_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
 int dp_dereg_mr(struct ibv_mr *mr);
+/* A region that the program had made past verbs: it gets twins as one of dp_reg_dmabuf_mr(). */
+void dp_dmabuf_made(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t offset, size_t length, uint64_t iova, int fd,
+		    int access);
 
 /* The twins' local keys ([nsib of c], by sibling), or NULL: no such MR or not all twins. Lock-free. */
 static inline const uint32_t *dp_mr_lkeys(const struct dp_ctx *c, uint32_t lkey)

@@ -41,7 +41,7 @@ struct ibv_cq *dp_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, 
 	struct ibv_cq *cq;
 	struct dp_cq *q;
 
-	if (!c || !c->group)
+	if (!c || !c->grouped)
 		return (c ? c->real : dp_stub->real_of(ctx))->create_cq(ctx, cqe, cq_context, channel, vector);
 	cq = c->real->create_cq(ctx, cqe, cq_context, dp_channel_real(channel, &shadow), vector);
 	if (!cq)

@@ -5,6 +5,7 @@
  */
 #include "core.h"
 #include "bond.h"
+#include "gpu.h"
 #include "qp.h"
 
 #include <errno.h>
@@ -38,31 +39,38 @@ static void patch(struct dp_ctx *c)
 	PATCH(v->create_cq_ex, dp_create_cq_ex);
 }
 
-static void find_group(struct dp_ctx *c)
+static int ports_of(struct dp_ctx *c)
 {
 	struct ibv_device_attr attr;
-	char own[DP_DEV_NAME + 16];
-	int ports = 1;
 
-	if (!c->real->query_device(c->ctx, &attr))
-		ports = attr.phys_port_cnt;
-	for (int p = 1; p <= ports && !c->group; p++)
-		c->group = dp_config_group(&dp_cfg, c->dev, p, &c->why);
-	if (c->group && c->group->nports < 2) {
-		c->group = NULL;
-		c->why = "its port group has one port";
-	}
-	if (!c->group)
-		return;
-	c->sib = calloc((size_t)c->group->nports, sizeof(*c->sib));
-	if (!c->sib) {
-		c->group = NULL;
-		c->why = "out of memory";
-		return;
-	}
-	for (int i = 0; i < c->group->nports; i++) {
-		const struct dp_port_name *p = &c->group->ports[i];
-		struct dp_sib *s = &c->sib[c->nsib];
+	return c->real->query_device(c->ctx, &attr) ? 1 : attr.phys_port_cnt;
+}
+
+/* Has the context anything to expect? Which group it gets is seen once the process's GPU is known. */
+static void look_for_group(struct dp_ctx *c)
+{
+	struct dp_gpu gpu = dp_gpu_peek(&dp_cfg);
+	int ports = ports_of(c);
+
+	for (int p = 1; p <= ports && !c->grouped; p++)
+		c->grouped = dp_gpu_known(&gpu) ? dp_config_group(&dp_cfg, &gpu, c->dev, p, &c->why) != NULL
+						: dp_config_has_port(&dp_cfg, c->dev, p);
+	if (!c->grouped && !c->why)
+		c->why = dp_cfg.ngroups ? "the port is in no port group" : "there is no port group";
+}
+
+/* The siblings by name, in sib; their number or -ENOMEM. */
+static int list_siblings(struct dp_ctx *c, const struct dp_port_group *g, int ports)
+{
+	char own[DP_DEV_NAME + 16];
+	uint32_t n = 0;
+
+	c->sib = calloc((size_t)g->nports, sizeof(*c->sib));
+	if (!c->sib)
+		return -ENOMEM;
+	for (int i = 0; i < g->nports; i++) {
+		const struct dp_port_name *p = &g->ports[i];
+		struct dp_sib *s = &c->sib[n];
 
 		/* another port of a two-port device is a sibling like any other, through a context of our own */
 		if (ports == 1 && !strcmp(p->dev, c->dev)) {
@@ -77,8 +85,9 @@ static void find_group(struct dp_ctx *c)
 		s->real = c->real;
 		dp_stats_port(s->text);
 		dp_hmap_init(&s->twins);
-		c->nsib++;
+		n++;
 	}
+	return (int)n;
 }
 
 struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
@@ -107,18 +116,17 @@ struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
 	c->ops = ctx->ops;
 	c->create_qp_ex = verbs_get_ctx(ctx)->create_qp_ex;
 	c->create_cq_ex = verbs_get_ctx(ctx)->create_cq_ex;
-	find_group(c);
+	look_for_group(c);
 	if (dp_hmap_put(&ctxs, (uintptr_t)ctx, c)) {
-		free(c->sib);
 		free(c);
 		c = NULL;
 		goto out;
 	}
 	/* after the record can be found: our functions look for it */
-	if (c->group)
+	if (c->grouped)
 		patch(c);
 	else
-		dp_info("%s: one port: %s", c->dev, c->why ? c->why : "no port group");
+		dp_info("%s: one port: %s", c->dev, c->why);
 out:
 	dp_drop(&ctxs_lock);
 	return c;
@@ -134,7 +142,7 @@ static void each_one(void *val, void *arg)
 	struct dp_ctx *c = val;
 	struct each *e = arg;
 
-	if (c->group)
+	if (c->grouped)
 		e->fn(c, e->arg);
 }
 
@@ -186,20 +194,49 @@ static struct ibv_context *open_by_name(const struct dp_verbs *real, const char 
 	return ctx;
 }
 
-void dp_ctx_open_siblings(struct dp_ctx *c)
+static void open_sibling(const struct dp_ctx *c, struct dp_sib *s)
+{
+	s->ctx = open_by_name(c->real, s->port.dev);
+	if (s->ctx && c->real->query_device(s->ctx, &s->attr)) {
+		c->real->close_device(s->ctx);
+		s->ctx = NULL;
+	}
+	if (!s->ctx)
+		dp_warn("%s: cannot open sibling %s: %s; it stays unused", c->dev, s->text, strerror(errno));
+}
+
+static void settle(struct dp_ctx *c, const void *addr)
+{
+	struct dp_gpu gpu = dp_gpu_get(&dp_cfg, addr);
+	const struct dp_port_group *g = NULL;
+	int ports = ports_of(c), n = 0;
+
+	for (int p = 1; p <= ports && !g; p++)
+		g = dp_config_group(&dp_cfg, &gpu, c->dev, p, &c->why);
+	if (g && g->nports < 2) {
+		g = NULL;
+		c->why = "its port group has one port";
+	}
+	if (g) {
+		n = list_siblings(c, g, ports);
+		if (n < 0)
+			c->why = "out of memory";
+	}
+	if (!g || n < 0) {
+		dp_info("%s: one port: %s", c->dev, c->why);
+		return;
+	}
+	for (int i = 0; i < n; i++)
+		open_sibling(c, &c->sib[i]);
+	/* release: whoever sees the number sees them */
+	atomic_store_explicit(&c->nsib, (uint32_t)n, memory_order_release);
+}
+
+void dp_ctx_open_siblings(struct dp_ctx *c, const void *addr)
 {
 	dp_take(&c->lock);
-	for (uint32_t i = 0; !c->opened && i < c->nsib; i++) {
-		struct dp_sib *s = &c->sib[i];
-
-		s->ctx = open_by_name(c->real, s->port.dev);
-		if (s->ctx && c->real->query_device(s->ctx, &s->attr)) {
-			c->real->close_device(s->ctx);
-			s->ctx = NULL;
-		}
-		if (!s->ctx)
-			dp_warn("%s: cannot open sibling %s: %s; it stays unused", c->dev, s->text, strerror(errno));
-	}
+	if (!c->opened)
+		settle(c, addr);
 	c->opened = true;
 	dp_drop(&c->lock);
 }

@@ -14,7 +14,7 @@ static int by_name(const void *pa, const void *pb)
 	return cmp ? cmp : a->port - b->port;
 }
 
-static const char *kind_text(enum dp_port_kind kind)
+const char *dp_port_kind_text(enum dp_port_kind kind)
 {
 	switch (kind) {
 	case DP_PORT_VF:
@@ -35,13 +35,12 @@ static bool usable(const struct dp_port_fact *f)
 	return f->active && f->kind == DP_PORT_PHYSICAL && f->sys_image_guid;
 }
 
-static bool same_card(const struct dp_port_fact *a, const struct dp_port_fact *b)
+bool dp_facts_same_card(const struct dp_port_fact *a, const struct dp_port_fact *b)
 {
 	return a->sys_image_guid == b->sys_image_guid && a->ethernet == b->ethernet;
 }
 
-/* What cannot be told apart counts as the same. */
-static bool same_physical(const struct dp_port_fact *a, const struct dp_port_fact *b)
+bool dp_facts_same_port(const struct dp_port_fact *a, const struct dp_port_fact *b)
 {
 	if (a->phys_port[0] && b->phys_port[0] && !strcmp(a->phys_switch, b->phys_switch))
 		return !strcmp(a->phys_port, b->phys_port);
@@ -64,10 +63,10 @@ static void say_why_not(const struct dp_port_fact *facts, size_t n, const struct
 	const struct dp_port_fact *twin = NULL;
 
 	for (const struct dp_port_fact *o = facts; o < facts + n && !twin; o++)
-		if (o != f && usable(o) && same_card(o, f))
+		if (o != f && usable(o) && dp_facts_same_card(o, f))
 			twin = o;
 	if (f->kind != DP_PORT_PHYSICAL)
-		say(why, len, f, "is ", kind_text(f->kind));
+		say(why, len, f, "is ", dp_port_kind_text(f->kind));
 	else if (!f->active)
 		say(why, len, f, "is not active", "");
 	else if (!f->sys_image_guid)
@@ -85,10 +84,10 @@ static void gather(struct dp_port_group *g, const struct dp_port_fact *facts, si
 
 	for (const struct dp_port_fact *o = f; o < facts + n && g->nports < DP_MAX_RAILS; o++) {
 		struct dp_port_name *p = &g->ports[g->nports];
-		bool known = !usable(o) || !same_card(o, f);
+		bool known = !usable(o) || !dp_facts_same_card(o, f);
 
 		for (int i = 0; i < g->nports && !known; i++)
-			known = same_physical(in[i], o);
+			known = dp_facts_same_port(in[i], o);
 		if (known)
 			continue;
 		memcpy(p->dev, o->dev, sizeof(p->dev));
@@ -111,7 +110,7 @@ int dp_groups_from_facts(struct dp_config *cfg, struct dp_port_fact *facts, size
 		struct dp_port_group g = { .gpu = -1 }, *dst;
 
 		for (size_t j = 0; j < i && first; j++)
-			first = !usable(&facts[j]) || !same_card(&facts[j], f);
+			first = !usable(&facts[j]) || !dp_facts_same_card(&facts[j], f);
 		if (!first)
 			continue;
 		gather(&g, facts, n, f);

@@ -29,6 +29,18 @@ struct dp_port_fact {
 	char phys_switch[68]; /* phys_switch_id of its netdev; "": unknown */
 };
 
+/* "a virtual function", "physical" */
+const char *dp_port_kind_text(enum dp_port_kind kind);
+/* Are both ports, of which the card is known, on one card, with one link layer? */
+bool dp_facts_same_card(const struct dp_port_fact *a, const struct dp_port_fact *b);
+/* Two of one card: may they be the same physical port? What cannot be told apart counts as the same. */
+bool dp_facts_same_port(const struct dp_port_fact *a, const struct dp_port_fact *b);
+/*
+ * The netdev of a port of the device with that directory: the one of its first GID; where there is none, as with
+ * InfiniBand, the one of its device with the number of the port. Whether there is one.
+ */
+bool dp_port_netdev(const char *dev_dir, int port, char *name, size_t len);
+
 /*
  * Appends one group, for any GPU, for each card with two or more different physical ports, in the order of the
  * device names; sorts facts so. Which ports are different: those with different phys_port_name; where that is

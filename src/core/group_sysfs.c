@@ -97,11 +97,7 @@ static void read_parent(struct dp_port_fact *f, const char *dev_dir)
 		f->kind = DP_PORT_MANAGEMENT;
 }
 
-/*
- * The netdev of a port: the one of its first GID; where there is none, as with InfiniBand, the one of its device with
- * the number of the port.
- */
-static bool find_netdev(const char *dev_dir, int port, char *name, size_t len)
+bool dp_port_netdev(const char *dev_dir, int port, char *name, size_t len)
 {
 	char path[PATH_MAX], text[32];
 	struct dirent *e;
@@ -142,7 +138,7 @@ static void read_port(struct dp_port_fact *f, const char *sysfs, const char *dev
 	f->active = strstr(text, "ACTIVE") && !strstr(text, "DEFER"); /* "4: ACTIVE", "5: ACTIVE_DEFER" */
 	read_line(text, sizeof(text), "%s/ports/%d/link_layer", dev_dir, f->port);
 	f->ethernet = !strcmp(text, "Ethernet");
-	if (!find_netdev(dev_dir, f->port, netdev, sizeof(netdev)))
+	if (!dp_port_netdev(dev_dir, f->port, netdev, sizeof(netdev)))
 		return;
 	read_line(f->phys_port, sizeof(f->phys_port), "%s/class/net/%s/phys_port_name", sysfs, netdev);
 	read_line(f->phys_switch, sizeof(f->phys_switch), "%s/class/net/%s/phys_switch_id", sysfs, netdev);

@@ -275,6 +275,7 @@ static struct ibv_mr *reg(struct ibv_pd *pd, const struct dp_mr_how *how)
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
+	dp_pd_settle(p, how->addr ? how->addr : (const void *)(uintptr_t)how->iova);
 	dev = dp_key_dev(p->c->dev);
 	mr = dp_mr_register(p->c->real, pd, dev, how);
 	if (!mr && (errno == ENOMEM || errno == EAGAIN)) {
@@ -315,6 +316,23 @@ struct ibv_mr *dp_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t lengt
 {
 	return reg(pd, &(struct dp_mr_how){ .kind = DP_MR_DMABUF, .length = length, .iova = iova, .offset = offset,
 					    .fd = fd, .access = (unsigned int)access });
+}
+
+void dp_dmabuf_made(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t offset, size_t length, uint64_t iova, int fd,
+		    int access)
+{
+	const struct dp_mr_how how = { .kind = DP_MR_DMABUF, .length = length, .iova = iova, .offset = offset,
+				       .fd = fd, .access = (unsigned int)access };
+	struct dp_pd *p = dp_pd_find(pd);
+	uint32_t dev;
+
+	if (!p)
+		return;
+	dp_pd_settle(p, (const void *)(uintptr_t)iova);
+	dev = dp_key_dev(p->c->dev);
+	/* no other key can be asked for any more */
+	dp_key_wait(dev, mr->rkey, dp_now_ns() + dp_lease_bound());
+	record(p, mr, &how, dev);
 }
 
 int dp_dereg_mr(struct ibv_mr *mr)

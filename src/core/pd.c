@@ -34,8 +34,8 @@ void dp_pd_put(struct dp_pd *pd)
 	if (atomic_fetch_sub_explicit(&dp_pd_rec(pd)->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	dp_hmap_fini(&pd->rkeys);
+	dp_lock_fini(&pd->settling);
 	dp_lock_fini(&pd->lock);
-	free(pd->twin);
 	free(pd);
 }
 
@@ -91,6 +91,31 @@ static void drop_twins(struct dp_pd *pd)
 	}
 }
 
+void dp_pd_settle(struct dp_pd *pd, const void *addr)
+{
+	struct dp_ctx *c = pd->c;
+	int err = errno;
+
+	if (atomic_load_explicit(&pd->settled, memory_order_acquire))
+		return;
+	dp_take(&pd->settling);
+	if (atomic_load_explicit(&pd->settled, memory_order_relaxed))
+		goto out;
+	dp_ctx_open_siblings(c, addr);
+	for (uint32_t i = 0; i < c->nsib; i++) {
+		if (!c->sib[i].ctx)
+			continue;
+		pd->twin[i] = c->real->alloc_pd(c->sib[i].ctx);
+		if (!pd->twin[i])
+			dp_warn("%s: no protection domain on %s: %s", c->dev, c->sib[i].text, strerror(errno));
+	}
+	/* release: whoever sees it settled sees the twins */
+	atomic_store_explicit(&pd->settled, true, memory_order_release);
+out:
+	dp_drop(&pd->settling);
+	errno = err;
+}
+
 static void record(struct dp_ctx *c, struct ibv_pd *pd)
 {
 	struct dp_pd_rec *r = calloc(1, sizeof(*r));
@@ -99,22 +124,13 @@ static void record(struct dp_ctx *c, struct ibv_pd *pd)
 	if (!r)
 		goto no_memory;
 	p = &r->p;
-	p->twin = calloc(c->nsib ? c->nsib : 1, sizeof(p->twin[0]));
-	if (!p->twin)
-		goto no_memory;
 	p->pd = pd;
 	p->c = c;
 	atomic_init(&r->refs, 1);
+	dp_lock_init(&p->settling);
 	dp_lock_init(&p->lock);
 	dp_hmap_init(&p->rkeys);
 	dp_push_init(r);
-	for (uint32_t i = 0; i < c->nsib; i++) {
-		if (!c->sib[i].ctx)
-			continue;
-		p->twin[i] = c->real->alloc_pd(c->sib[i].ctx);
-		if (!p->twin[i])
-			dp_warn("%s: no protection domain on %s: %s", c->dev, c->sib[i].text, strerror(errno));
-	}
 	if (publish_id(p))
 		goto undo;
 	if (dp_hmap_put(&pds, (uint64_t)(uintptr_t)pd, p))
@@ -125,11 +141,8 @@ static void record(struct dp_ctx *c, struct ibv_pd *pd)
 undo_id:
 	unpublish_id(p);
 undo:
-	drop_twins(p);
 	dp_pd_put(p);
-	r = NULL;
 no_memory:
-	free(r);
 	dp_warn("%s: out of memory: a protection domain stays without twins", c->dev);
 }
 
@@ -145,10 +158,9 @@ struct ibv_pd *dp_alloc_pd(struct ibv_context *ctx)
 		return NULL;
 	}
 	pd = real->alloc_pd(ctx);
-	if (!pd || !c || !c->group)
+	if (!pd || !c || !c->grouped)
 		return pd;
 	err = errno;
-	dp_ctx_open_siblings(c);
 	record(c, pd);
 	errno = err;
 	return pd;
@@ -184,6 +196,7 @@ static void unlock_one(void *val, void *arg)
 	struct dp_pd *pd = val;
 
 	(void)arg;
+	dp_lock_init(&pd->settling);
 	dp_lock_init(&pd->lock);
 	dp_lock_init(&pd->rkeys.lock);
 	dp_push_pd_after_fork(dp_pd_rec(pd));

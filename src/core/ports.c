@@ -88,8 +88,7 @@ int dp_group_check(const struct dp_port_group *g, char *why, size_t len)
 	return -EINVAL;
 }
 
-/* The canonical spelling of a PCI address ("0000:9b:00.0"); false if it is none. */
-static bool pci_canonical(const char *text, char out[24])
+bool dp_pci_canonical(const char *text, char out[24])
 {
 	unsigned domain = 0, bus, dev, fn;
 	int end = -1;
@@ -115,6 +114,11 @@ static bool is_uuid(const char *text)
 	return prefix && text[prefix] && strspn(text + prefix, "0123456789abcdefABCDEF-") == strlen(text + prefix);
 }
 
+bool dp_uuid_fits(const char *abbreviated, const char *uuid)
+{
+	return *uuid && !strncasecmp(abbreviated, uuid, strlen(abbreviated));
+}
+
 int dp_gpu_parse(const char *text, int *index, char *name, size_t size, char *why, size_t len)
 {
 	char pci[24];
@@ -125,7 +129,7 @@ int dp_gpu_parse(const char *text, int *index, char *name, size_t size, char *wh
 		*index = atoi(text);
 		return 0;
 	}
-	if (strlen(text) < size && (pci_canonical(text, pci) || is_uuid(text))) {
+	if (strlen(text) < size && (dp_pci_canonical(text, pci) || is_uuid(text))) {
 		strcpy(name, text);
 		return 0;
 	}
@@ -138,7 +142,7 @@ bool dp_gpu_same(const char *a, const char *b)
 {
 	char pa[24], pb[24];
 
-	if (pci_canonical(a, pa) && pci_canonical(b, pb))
+	if (dp_pci_canonical(a, pa) && dp_pci_canonical(b, pb))
 		return !strcmp(pa, pb);
 	return !strcasecmp(a, b);
 }
@@ -161,6 +165,7 @@ void dp_groups_clear(struct dp_config *cfg)
 	free(cfg->groups);
 	cfg->groups = NULL;
 	cfg->ngroups = 0;
+	cfg->rotated = false;
 }
 
 static char *trim(char *s)

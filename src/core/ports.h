@@ -19,6 +19,10 @@ int dp_group_check(const struct dp_port_group *g, char *why, size_t len);
  * 0 or -EINVAL.
  */
 int dp_gpu_parse(const char *text, int *index, char *name, size_t size, char *why, size_t len);
+/* The canonical spelling of a PCI address ("0000:9b:00.0"); false, out unchanged, if it is none. */
+bool dp_pci_canonical(const char *text, char out[24]);
+/* Is abbreviated the beginning of a UUID, letter case aside? */
+bool dp_uuid_fits(const char *abbreviated, const char *uuid);
 /* Do two names mean one GPU? Letter case, and a PCI domain that is missing or longer, do not matter. */
 bool dp_gpu_same(const char *a, const char *b);
 

@@ -26,6 +26,9 @@ static int why_native(const struct dp_qp *q, bool qp_ex)
 		return DP_FB_SINGLE_THREADED;
 	if (!q->pd)
 		return DP_FB_NO_TWIN_DEVICE;
+	dp_pd_settle(q->pd, NULL);
+	if (!q->c->nsib)
+		return DP_FB_NO_GROUP;
 	for (uint32_t i = 0; i < q->c->nsib; i++)
 		sibling |= q->c->sib[i].ctx && q->pd->twin[i];
 	return sibling ? -1 : DP_FB_NO_TWIN_DEVICE;
@@ -127,7 +130,7 @@ struct ibv_qp *dp_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	if (!c)
 		return dp_stub->real_of(pd->context)->create_qp(pd, attr);
 	qp = c->real->create_qp(pd, attr);
-	if (qp && c->group)
+	if (qp && c->grouped)
 		adopt(c, qp, pd, attr->send_cq, attr->recv_cq, &attr->cap, attr->sq_sig_all, false);
 	else if (qp && qp->qp_type == IBV_QPT_RC)
 		dp_fallback(DP_FB_NO_GROUP);

@@ -28,6 +28,7 @@ static void changed(struct dp_mr_rec *r, int flags, struct ibv_pd *pd, void *add
 		struct dp_pd *p = dp_pd_find(pd);
 
 		if (p && p->c == r->m.pd->c) {
+			dp_pd_settle(p, NULL);
 			dp_pd_hold(p);
 			dp_pd_put(r->m.pd);
 			r->m.pd = p;

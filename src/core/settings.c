@@ -30,6 +30,7 @@ _Static_assert(sizeof(((struct dp_config *)0)->diag_json) == DP_TEXT_LEN, "diag_
 _Static_assert(sizeof(((struct dp_config *)0)->peer_bind) == DP_TEXT_LEN, "peer_bind");
 _Static_assert(sizeof(((struct dp_config *)0)->peer_secret) == DP_TEXT_LEN, "peer_secret");
 _Static_assert(sizeof(enum dp_ordering) == sizeof(int), "ordering");
+_Static_assert(sizeof(enum dp_nvshmem_devices) == sizeof(int), "nvshmem_devices");
 
 struct unit {
 	const char *name;

@@ -34,8 +34,8 @@ enum dp_setting_type {
 	X(GPUS, "", "gpus", "DUALPORT_PORTS", DP_T_PORTS, groups, 0, 0, "", NULL,                                      \
 	  "The port groups. Without any, the active physical ports of each card form a group. See PORT GROUPS.")       \
 	X(GPU, "", NULL, "DUALPORT_GPU", DP_T_GPU, gpu, 0, 0, "", NULL,                                                \
-	  "The GPU of this process: an index, a PCI address, a UUID, or none. By default the local rank that a job "   \
-	  "launcher gives. See WHICH GROUP IS USED.")                                                                  \
+	  "The GPU of this process: an index, a PCI address, a UUID, or none. By default what the CUDA driver says, "  \
+	  "else the local rank that a job launcher gives. See WHICH GROUP IS USED.")                                   \
 	X(ORDERING, "", "ordering", "DUALPORT_ORDERING", DP_T_CHOICE, ordering, 0, 0, "strict",                        \
 	  "rc|strict|signal|relaxed",                                                                                  \
 	  "Which two work requests of one queue pair may be seen reversed at the peer. rc: none. strict: two bulk "    \
@@ -84,7 +84,23 @@ enum dp_setting_type {
 	  86400 * DP_SEC, "30s", NULL,                                                                                 \
 	  "How long a queue pair waits, on one port meanwhile, for its peer's answer.")                                \
 	X(LEASE, "peer", "lease", "DUALPORT_PEER_LEASE", DP_T_TIME, lease_ns, 100000000, 3600 * DP_SEC, "10s", NULL,   \
-	  "How long a peer may use this process's memory keys without hearing from it.")
+	  "How long a peer may use this process's memory keys without hearing from it.")                               \
+	X(NVSHMEM_DEVICES, "nvshmem", "devices", "DUALPORT_NVSHMEM_DEVICES", DP_T_CHOICE, nvshmem_devices, 0, 0,       \
+	  "group", "group|first|all",                                                                                  \
+	  "Which devices NVSHMEM's IBRC transport sees where a group names the process's GPU: those of the "           \
+	  "group, its first port first; the first one only; or all. Others see all in any case, and so does "          \
+	  "IBRC where NVSHMEM_HCA_LIST, NVSHMEM_HCA_PE_MAPPING or NVSHMEM_HCA_PREFIX is set or a device of the "       \
+	  "group is missing. With first, every process of the job must see one device only, or NVSHMEM's start "       \
+	  "hangs.")                                                                                                    \
+	X(FORCE_IBRC, "nvshmem", "force_ibrc", "DUALPORT_NVSHMEM_FORCE_IBRC", DP_T_BOOL, force_ibrc, 0, 0, "false",    \
+	  NULL,                                                                                                        \
+	  "If true, NVSHMEM's host library is made to see NVSHMEM_REMOTE_TRANSPORT=ibrc, "                             \
+	  "NVSHMEM_IB_ENABLE_IBGDA=0 and NVSHMEM_GPUNETIO_ENABLE_GDAKI=0, whatever the program has set. Not for "      \
+	  "programs whose kernels call IBGDA unconditionally, which crash without it; where that is DeepEP, it "       \
+	  "is refused.")                                                                                               \
+	X(NCCL, "", NULL, "DUALPORT_NCCL", DP_T_BOOL, nccl, 0, 0, "false", NULL,                                       \
+	  "If true, NCCL's queue pairs use all ports of the group, too. By default they do not, since NCCL uses "      \
+	  "the ports of a card by itself.")
 
 enum dp_setting_id {
 #define DP_SETTING_ENUM(id, ...) DP_SET_##id,

@@ -87,6 +87,7 @@ struct row {
 
 void dp_stats_after_fork(void)
 {
+	dp_stats_job_after_fork();
 	memset(&dp_counters, 0, sizeof(dp_counters));
 	for (struct dp_flow *f = atomic_load_explicit(&flows, memory_order_relaxed); f; f = f->next) {
 		atomic_store_explicit(&f->bytes, 0, memory_order_relaxed);
@@ -232,7 +233,7 @@ void dp_stats_print(FILE *f)
 	dp_sigpipe_back(&sigpipe);
 }
 
-static void json_string(FILE *f, const char *s)
+void dp_json_string(FILE *f, const char *s)
 {
 	fputc('"', f);
 	for (; *s; s++) {
@@ -259,7 +260,7 @@ static void json_ports(FILE *f, const struct row *rows, size_t n)
 			msgs += rows[j].msgs;
 		}
 		fprintf(f, "%s{\"port\":", first ? "" : ",");
-		json_string(f, rows[i].flow->port);
+		dp_json_string(f, rows[i].flow->port);
 		fprintf(f, ",\"tx_bytes\":%" PRIu64 ",\"tx_msgs\":%" PRIu64 "}", bytes, msgs);
 		first = false;
 		i = j;
@@ -274,9 +275,9 @@ static void json_flows(FILE *f, const struct row *rows, size_t n)
 		if (!rows[i].flow->peer[0])
 			continue;
 		fprintf(f, "%s{\"port\":", first ? "" : ",");
-		json_string(f, rows[i].flow->port);
+		dp_json_string(f, rows[i].flow->port);
 		fprintf(f, ",\"peer\":");
-		json_string(f, rows[i].flow->peer);
+		dp_json_string(f, rows[i].flow->peer);
 		fprintf(f, ",\"tx_bytes\":%" PRIu64 ",\"tx_msgs\":%" PRIu64 "}", rows[i].bytes, rows[i].msgs);
 		first = false;
 	}
@@ -292,7 +293,9 @@ static int write_object(FILE *f)
 
 	if (ret)
 		return ret;
-	fprintf(f, "{\"pid\":%d,\"bonds\":%" PRIu64 ",\"ports\":[", (int)getpid(), load(&c->bonds));
+	fprintf(f, "{\"pid\":%d,\"bonds\":%" PRIu64, (int)getpid(), load(&c->bonds));
+	dp_stats_job_json(f);
+	fputs(",\"ports\":[", f);
 	json_ports(f, rows, n);
 	fprintf(f, "],\"flows\":[");
 	json_flows(f, rows, n);

@@ -77,6 +77,15 @@ struct dp_flow *dp_flow_get(const char *port, const char *peer);
 /* Makes the port known, so that it is printed even if nothing went over it. */
 void dp_stats_port(const char *port);
 
+/* A QP to peer (as in dp_flow_get()) stays on one port for that reason. */
+void dp_stats_unbonded(const char *peer, enum dp_fallback reason);
+
+/* ---- private to stats.c and stats_job.c ---- */
+void dp_json_string(FILE *f, const char *s);
+void dp_stats_job_json(FILE *f); /* members of the object, with a comma before each */
+void dp_stats_job_after_fork(void);
+/* ---- */
+
 /* In a forked child: what it does is counted from zero. */
 void dp_stats_after_fork(void);
 /* Has any QP, region or WR been counted? */

@@ -54,12 +54,20 @@ static const struct hook hooks[] = {
 	DP_VERBS_HOOKED(ENTRY)
 };
 
-static void *hook_for(void *p, const char *name)
+/* NCCL merges the ports of a card by itself; two that do so get in each other's way. */
+static bool left_alone(const void *caller)
+{
+	return dp_caller_is(caller, "libnccl") && !dp_env_is("DUALPORT_NCCL", true);
+}
+
+static void *hook_for(void *p, const char *name, const void *caller)
 {
 	size_t i;
 
-	if (!p)
-		return NULL;
+	if (!p || left_alone(caller))
+		return p;
+	if (!strcmp(name, "ibv_get_device_list"))
+		return dp_is_real_verb(p, name, "IBVERBS_1.1") ? dp_device_list_for(p, caller) : p;
 	if (!strncmp(name, "mlx5dv_", strlen("mlx5dv_")))
 		return dp_mlx5dv_hook_for(p, name);
 	for (i = 0; i < sizeof(hooks) / sizeof(hooks[0]); i++)
@@ -68,12 +76,13 @@ static void *hook_for(void *p, const char *name)
 	return p;
 }
 
+/* dlsym and dlvsym jump here, so the return address is still their caller's. */
 void *dp_serve_dlsym(void *handle, const char *name)
 {
-	return hook_for(dp_real_dlsym()(handle, name), name);
+	return hook_for(dp_real_dlsym()(handle, name), name, __builtin_return_address(0));
 }
 
 void *dp_serve_dlvsym(void *handle, const char *name, const char *version)
 {
-	return hook_for(dp_real_dlvsym()(handle, name, version), name);
+	return hook_for(dp_real_dlvsym()(handle, name, version), name, __builtin_return_address(0));
 }

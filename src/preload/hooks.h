@@ -46,4 +46,13 @@ DP_CTX_OF_FN(comp_channel)
 /* Our hook if p is that function of a libmlx5 in a version that we know, else p. */
 void *dp_mlx5dv_hook_for(void *p, const char *name);
 
+/* ibv_get_device_list of a libibverbs, as the object that caller lies in is to see it. */
+void *dp_device_list_for(void *p, const void *caller);
+
+/* The function of the libmlx5 that made ctx; where that cannot be told, what caller would have got without us. */
+void *dp_mlx5dv_find(struct ibv_context *ctx, const char *name, const char *version, const void *caller);
+struct dp_elf;
+/* The same as dp_mlx5dv_hook_for() for functions that are only watched; elf: the object that p lies in. */
+void *dp_mlx5dv_watch_for(void *p, const char *name, const struct dp_elf *elf);
+
 #endif

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -53,18 +52,6 @@ static void complain(const char *path, const char *reason)
 		len = sizeof(line) - 1;
 	if (len > 0 && dp_stderr_is_ours() && write(STDERR_FILENO, line, (size_t)len) < 0)
 		return; /* nobody to tell */
-}
-
-static bool disabled(void)
-{
-	static const char *const no[] = {"0", "no", "off", "false"};
-	const char *v = getenv("DUALPORT_ENABLE");
-	size_t i;
-
-	for (i = 0; v && i < sizeof(no) / sizeof(no[0]); i++)
-		if (!strcasecmp(v, no[i]))
-			return true;
-	return false;
 }
 
 static void parent_of(char *path)
@@ -111,7 +98,7 @@ static const struct dp_core *open_core(void)
 	const char *why;
 	void *handle;
 
-	if (disabled())
+	if (dp_env_is("DUALPORT_ENABLE", false))
 		return NULL;
 	if (!open || !error || !find_dir()) {
 		complain(CORE_NAME, "this C library has no dlopen, dlerror, dladdr1 or dlinfo");

@@ -8,11 +8,22 @@
 #include <errno.h>
 #include <string.h>
 
+#include "symtab.h"
+
+/* The provider that made the context is the one to ask. alloc_mw is a slot that it fills and nobody patches. */
+void *dp_mlx5dv_find(struct ibv_context *ctx, const char *name, const char *version, const void *caller)
+{
+	struct dp_elf elf;
+	void *p = NULL;
+
+	if (ctx && ctx->ops.alloc_mw && dp_elf_of((const void *)ctx->ops.alloc_mw, &elf))
+		p = dp_elf_sym(&elf, name, version);
+	return p ? p : dp_guess(name, version, caller);
+}
+
 #ifdef HAVE_INFINIBAND_MLX5DV_H
 
 #include <infiniband/mlx5dv.h>
-
-#include "symtab.h"
 
 #define NAME "mlx5dv_init_obj"
 
@@ -34,31 +45,21 @@ static struct ibv_context *context_of(const struct mlx5dv_obj *obj, uint64_t typ
 	return NULL;
 }
 
-/* The provider that made the object is the one to ask. alloc_mw is a slot that it fills and nobody patches. */
-static init_obj_fn find(const struct mlx5dv_obj *obj, uint64_t type, const char *version, const void *caller)
-{
-	struct ibv_context *ctx = context_of(obj, type);
-	struct dp_elf elf;
-	void *p = NULL;
-
-	if (ctx && ctx->ops.alloc_mw && dp_elf_of((const void *)ctx->ops.alloc_mw, &elf))
-		p = dp_elf_sym(&elf, NAME, version);
-	if (!p)
-		p = dp_guess(NAME, version, caller);
-	return (init_obj_fn)p;
-}
-
 static int init_obj(struct mlx5dv_obj *obj, uint64_t type, const char *version, const void *caller)
 {
 	const struct dp_core *core = dp_core_get(false);
 	struct ibv_qp *qp = type & MLX5DV_OBJ_QP ? obj->qp.in : NULL;
 	struct ibv_cq *cq = type & MLX5DV_OBJ_CQ ? obj->cq.in : NULL;
-	init_obj_fn fn = find(obj, type, version, caller);
+	init_obj_fn fn = (init_obj_fn)dp_mlx5dv_find(context_of(obj, type), NAME, version, caller);
+	char name[DP_CALLER_LEN];
 
 	if (core && core->direct_access && (qp || cq)) {
 		struct inside guard __attribute__((cleanup(leave), unused)) = enter();
 
 		core->direct_access(qp, cq);
+		dp_caller_name(caller, name);
+		if (qp && core->bypassed)
+			core->bypassed(NAME, name);
 	}
 	if (fn)
 		return fn(obj, type);
@@ -85,7 +86,9 @@ void *dp_mlx5dv_hook_for(void *p, const char *name)
 	struct dp_elf elf;
 
 	/* this object's own addresses come back for a handle of the whole program */
-	if (strcmp(name, NAME) || p == (void *)dp_mlx5dv_init_obj_1_0 || p == (void *)dp_mlx5dv_init_obj_1_2 ||
+	if (strcmp(name, NAME))
+		return dp_elf_of(p, &elf) ? dp_mlx5dv_watch_for(p, name, &elf) : p;
+	if (p == (void *)dp_mlx5dv_init_obj_1_0 || p == (void *)dp_mlx5dv_init_obj_1_2 ||
 	    !dp_elf_of(p, &elf))
 		return p;
 	if (dp_elf_sym(&elf, NAME, "MLX5_1.2") == p)
@@ -99,8 +102,9 @@ void *dp_mlx5dv_hook_for(void *p, const char *name)
 
 void *dp_mlx5dv_hook_for(void *p, const char *name)
 {
-	(void)name;
-	return p;
+	struct dp_elf elf;
+
+	return dp_elf_of(p, &elf) ? dp_mlx5dv_watch_for(p, name, &elf) : p;
 }
 
 #endif

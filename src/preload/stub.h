@@ -43,6 +43,16 @@ const struct dp_core *dp_core_get(bool load);
 
 void dp_inside(int delta);
 
+/* ---- callers (caller.c) ---- */
+
+#define DP_CALLER_LEN 128
+
+/* The file name, without its directory, of the object that addr lies in; "" if none, or if it is the program itself. */
+void dp_caller_name(const void *addr, char name[DP_CALLER_LEN]);
+bool dp_caller_is(const void *addr, const char *prefix);
+/* Is the variable set to a word for yes (wanted) or no (!wanted)? */
+bool dp_env_is(const char *name, bool wanted);
+
 /* May lines be written to descriptor 2? errno is kept. */
 bool dp_stderr_is_ours(void);
 

@@ -92,7 +92,7 @@ struct dp_verbs {
 #undef DP_VERBS_MEMBER
 };
 
-#define DP_CORE_ABI 2
+#define DP_CORE_ABI 3
 
 /* What the stub gives the core. */
 struct dp_stub {
@@ -119,6 +119,15 @@ struct dp_core {
 	const struct dp_verbs *ours;
 	/* mlx5dv_init_obj was called with these objects; either may be NULL. Called before the real one. */
 	void (*direct_access)(struct ibv_qp *qp, struct ibv_cq *cq);
+	/* The n devices that NVSHMEM's IBRC transport is about to see: may reorder them and leave out some. */
+	void (*show_devices)(struct ibv_device **list, int *n);
+	/* What NVSHMEM is to see as its variable's value. */
+	char *(*nvshmem_env)(const char *name, char *value);
+	/* That object called that function, which makes or opens queue pairs past verbs. */
+	void (*bypassed)(const char *function, const char *object);
+	/* A region that mlx5dv_reg_dmabuf_mr made; called after the real one, with what it was given. */
+	void (*dmabuf_made)(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t offset, size_t length, uint64_t iova, int fd,
+			    int access);
 };
 
 /* The core's one export. NULL if the core wants to stay out of this process (it has said why). */

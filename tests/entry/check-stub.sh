@@ -30,16 +30,18 @@ grep -Eq 'R_X86_64_TPOFF64|R_AARCH64_TLS_TPREL' <<<"$relocs" || fail "thread-loc
 grep -E 'DTPMOD|TLSDESC' <<<"$relocs" && fail "a thread-local variable is not initial-exec"
 grep -q '__tls_get_addr' <<<"$symbols" && fail "refers to __tls_get_addr"
 
-for f in dlsym dlvsym; do
+for f in dlsym dlvsym getenv; do
 	grep -Eq " $f\$" <<<"$symbols" || fail "$f is not exported in the base version"
 done
 for f in ibv_create_comp_channel@@IBVERBS_1.0 ibv_alloc_pd@@IBVERBS_1.1 ibv_qp_to_qp_ex@@IBVERBS_1.6 \
 	ibv_reg_mr_iova@@IBVERBS_1.7 ibv_reg_mr_iova2@@IBVERBS_1.8 ibv_reg_dmabuf_mr@@IBVERBS_1.12 \
-	ibv_query_qp_data_in_order@@IBVERBS_1.14 mlx5dv_init_obj@MLX5_1.0 mlx5dv_init_obj@@MLX5_1.2; do
+	ibv_query_qp_data_in_order@@IBVERBS_1.14 mlx5dv_init_obj@MLX5_1.0 mlx5dv_init_obj@@MLX5_1.2 \
+	mlx5dv_create_qp@@MLX5_1.3 mlx5dv_devx_obj_create@@MLX5_1.7 mlx5dv_reg_dmabuf_mr@@MLX5_1.25; do
 	grep -Eq " $f\$" <<<"$symbols" || fail "$f is not exported"
 done
+watched='mlx5dv_create_qp@@MLX5_1\.3|mlx5dv_devx_obj_create@@MLX5_1\.7|mlx5dv_reg_dmabuf_mr@@MLX5_1\.25'
 extra=$(awk '$7 != "UND" && $7 != "ABS" && $5 == "GLOBAL" {print $8}' <<<"$symbols" |
-	grep -Ev '^(dlsym|dlvsym|ibv_[a-z0-9_]*@@IBVERBS_1\.[0-9]+|mlx5dv_init_obj@@?MLX5_1\.[02])$')
+	grep -Ev "^(dlsym|dlvsym|getenv|ibv_[a-z0-9_]*@@IBVERBS_1\.[0-9]+|mlx5dv_init_obj@@?MLX5_1\.[02]|$watched)\$")
 [ -z "$extra" ] || fail "also exports $extra"
 
 # The C library knows its caller by the return address, so what is not ours leaves by a jump. Calls to fixed places

@@ -346,6 +346,30 @@ static void next(void)
 	CHECK(c && c() > 0, "a dlsym behind the stub was passed by");
 }
 
+/* What makes queue pairs or regions past verbs is passed on as it is, and the core is told of it. */
+static void mlx5_watched(void *h, const char *path, struct ibv_context *ctx)
+{
+	void *(*create)(void *, void *, void *) = (void *(*)(void *, void *, void *))must_sym(h, "mlx5dv_create_qp");
+	void *(*devx)(void *, const void *, size_t, void *, size_t) =
+		(void *(*)(void *, const void *, size_t, void *, size_t))dlvsym(h, "mlx5dv_devx_obj_create",
+										"MLX5_1.7");
+	struct ibv_mr *(*reg)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int, int) =
+		(struct ibv_mr * (*)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int, int))
+			must_sym(h, "mlx5dv_reg_dmabuf_mr");
+	static const unsigned char qp[] = {0x05, 0x00, 0}, cq[] = {0x04, 0x00, 0};
+	struct ibv_pd pd = {.context = ctx};
+	int before = core_count()("bypassed");
+	char out[1];
+
+	CHECK(strcmp(file_of((void *)create), path) && strcmp(file_of((void *)devx), path) &&
+		      strcmp(file_of((void *)reg), path), "not hooked");
+	CHECK(create(ctx, NULL, NULL) == ctx && core_count()("bypassed") == before + 1, "mlx5dv_create_qp");
+	CHECK(devx(ctx, qp, sizeof(qp), out, 1) == out && core_count()("bypassed") == before + 2, "devx QP");
+	CHECK(devx(ctx, cq, sizeof(cq), out, 1) == out && core_count()("bypassed") == before + 2, "devx CQ");
+	CHECK(!devx(ctx, qp, sizeof(qp), NULL, 0) && core_count()("bypassed") == before + 2, "devx failure");
+	CHECK(reg(&pd, 1, 2, 3, 4, 5, 6) && core_count()("dmabufs") == 1, "mlx5dv_reg_dmabuf_mr");
+}
+
 static void mlx5(const char *verbs, const char *path)
 {
 	void *h = must_open(path, RTLD_NOW);
@@ -371,6 +395,7 @@ static void mlx5(const char *verbs, const char *path)
 	CHECK(v0(obj, 1) == 10 && hits(12) == 1 && hits(10) == 1, "MLX5_1.0");
 	CHECK(v2(obj, 0) == 12, "no object at all");
 	CHECK(core_count() && core_count()("direct") == 2, "the core was not told");
+	mlx5_watched(h, path, ctx);
 }
 
 /* the system's libibverbs, if it has devices or not: what dlsym gives and where it leads */

@@ -8,7 +8,7 @@
 #include "hooks.h"
 
 static const struct dp_stub *stub;
-static _Atomic int starts, direct;
+static _Atomic int starts, direct, bypassed, dmabufs;
 
 #define COUNTER(ret, verb, version, params, args) static _Atomic int n_##verb;
 DP_VERBS_HOOKED(COUNTER)
@@ -36,7 +36,25 @@ static void direct_access(struct ibv_qp *qp, struct ibv_cq *cq)
 		atomic_fetch_add(&direct, 1);
 }
 
-static struct dp_core core = {.abi = DP_CORE_ABI, .ours = &ours, .direct_access = direct_access};
+static void on_bypass(const char *function, const char *object)
+{
+	/* the test's objects are the program itself, which has no name */
+	if (!strncmp(function, "mlx5dv_", strlen("mlx5dv_")) && !*object)
+		atomic_fetch_add(&bypassed, 1);
+}
+
+static void dmabuf_made(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t offset, size_t length, uint64_t iova, int fd,
+			int access)
+{
+	if (mr->pd == pd && offset == 1 && length == 2 && iova == 3 && fd == 4 && access == 5)
+		atomic_fetch_add(&dmabufs, 1);
+}
+
+static struct dp_core core = {.abi = DP_CORE_ABI,
+			      .ours = &ours,
+			      .direct_access = direct_access,
+			      .bypassed = on_bypass,
+			      .dmabuf_made = dmabuf_made};
 
 int testcore_count(const char *what);
 DP_EXPORT int testcore_count(const char *what)
@@ -49,6 +67,10 @@ DP_EXPORT int testcore_count(const char *what)
 		return atomic_load(&starts);
 	if (!strcmp(what, "direct"))
 		return atomic_load(&direct);
+	if (!strcmp(what, "bypassed"))
+		return atomic_load(&bypassed);
+	if (!strcmp(what, "dmabufs"))
+		return atomic_load(&dmabufs);
 	return -1;
 }
 

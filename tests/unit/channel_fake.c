@@ -13,7 +13,6 @@
 
 struct ibv_context context;
 struct dp_ctx ctx;
-static struct dp_port_group group;
 static struct dp_hmap records = DP_HMAP_INIT; /* of the CQs that have one */
 static _Thread_local int inside_count = 1;    /* hooks run inside */
 _Atomic int inside_lowered, hurried;
@@ -144,7 +143,7 @@ void setup(void)
 {
 	ctx.ctx = &context;
 	ctx.real = &verbs;
-	ctx.group = &group;
+	ctx.grouped = true;
 	ctx.ops.req_notify_cq = fake_req_notify;
 	context.ops.req_notify_cq = dp_req_notify_cq;
 }

@@ -17,7 +17,7 @@ static const struct broken_file {
 	{ "\ncolour = 3;\n",
 	  "./dualport.conf:2: colour: unknown key; the top level has enable, gpus, ordering, bond_wait, "
 	  "stuck, single_threaded, diag, diag_json, debug" },
-	{ "strip = { align = 128; };\n", "./dualport.conf:1: strip: unknown section; there are stripe and peer" },
+	{ "strip = { align = 128; };\n", "./dualport.conf:1: strip: unknown section; there are stripe, peer and nvshmem" },
 	{ "stripe = {\n algn = 128;\n};\n",
 	  "./dualport.conf:2: stripe.algn: unknown key; stripe has split_min, spread_min, align, weights" },
 	{ "split_min = \"8k\";\n", "./dualport.conf:1: split_min: belongs in stripe = { ... }" },
@@ -88,7 +88,18 @@ static const struct broken_file {
 	  "./dualport.conf:1: gpus[0]: must be a group { gpu = ...; ports = [ ... ]; }, not a number" },
 	{ "gpus = (\n{ gpu = 0; } );\n", "./dualport.conf:2: gpus[0].ports: missing" },
 	{ "gpus = ( { gpu = 0; prots = [ ]; } );\n",
-	  "./dualport.conf:1: gpus[0].prots: unknown key; an entry of gpus has gpu and ports" },
+	  "./dualport.conf:1: gpus[0].prots: unknown key; an entry of gpus has gpu, ports and rotate" },
+	{ "gpus = ( { gpu = [ 0, 1 ]; rotate = 2; ports = [ \"a:1\", \"b:1\" ]; } );\n",
+	  "./dualport.conf:1: gpus[0].rotate: must be true or false, not a number" },
+	{ "gpus = ( { gpu = 0;\n rotate = true; ports = [ \"a:1\", \"b:1\" ]; } );\n",
+	  "./dualport.conf:1: gpus[0].rotate: there is nothing to rotate: it is for a list of GPUs that share these ports" },
+	{ "gpus = ( { gpu = [ ]; ports = [ \"a:1\", \"b:1\" ]; } );\n", "./dualport.conf:1: gpus[0].gpu: an empty list" },
+	{ "gpus = ( { gpu = ( 3, true ); ports = [ \"a:1\", \"b:1\" ]; } );\n",
+	  "./dualport.conf:1: gpus[0].gpu: must be an index or a string, or a list of such, not a boolean" },
+	{ "gpus = ( { gpu = [ 3, 4, 3 ]; ports = [ \"a:1\", \"b:1\" ]; } );\n",
+	  "./dualport.conf:1: gpus[0].gpu: GPU 3 is in two groups" },
+	{ "gpus = ( { gpu = [ 0, 1 ]; rotate = true; ports = [ \"a:1\", \"b:1\" ]; } );\nstripe = { weights = [ 1, 2 ]; };\n",
+	  "./dualport.conf:2: stripe.weights: weights by place, and gpus with rotate, which changes the places" },
 	{ "gpus = ( { gpu = 0; ports = \"a:1,b:1\"; } );\n", "./dualport.conf:1: gpus[0].ports: must be an array as "
 							     "[ \"mlx5_0:1\", \"mlx5_1:1\" ], not a string" },
 	{ "gpus = ( { gpu = 0; ports = [ 1, 2 ]; } );\n",
@@ -121,7 +132,7 @@ static const struct broken_file {
 	  "(an index as 0, a PCI address as 0000:9b:00.0, "
 	  "or a UUID as GPU-...)" },
 	{ "gpus = ( { gpu = true; ports = [ \"a:1\", \"b:1\" ]; } );\n",
-	  "./dualport.conf:1: gpus[0].gpu: must be an index or a string, not a boolean" },
+	  "./dualport.conf:1: gpus[0].gpu: must be an index or a string, or a list of such, not a boolean" },
 };
 
 static const struct broken_env {

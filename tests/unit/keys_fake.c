@@ -31,7 +31,6 @@ struct dp_qp fake_qp[2];
 struct dp_counters dp_counters;
 struct dp_config dp_cfg;
 static struct dp_sib sibs[FAKE_DEVS - 1];
-static struct dp_port_group group;
 static pthread_mutex_t dev_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static pthread_mutex_t q_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -219,8 +218,9 @@ struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
 	return dp_ctx_find(ctx);
 }
 
-void dp_ctx_open_siblings(struct dp_ctx *c)
+void dp_ctx_open_siblings(struct dp_ctx *c, const void *addr)
 {
+	(void)addr;
 	c->opened = true;
 	c->nsib = FAKE_DEVS - 1;
 	c->sib = sibs;
@@ -478,7 +478,7 @@ void fake_reset(void)
 	};
 	fake_ctx.ctx = &fake_dev[0].ctx;
 	fake_ctx.real = &fake_verbs;
-	fake_ctx.group = &group;
+	fake_ctx.grouped = true;
 	strcpy(fake_ctx.dev, "fake0");
 	dp_hmap_init(&fake_ctx.lkeys);
 	for (unsigned i = 0; i < FAKE_DEVS - 1; i++) {

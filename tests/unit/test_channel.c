@@ -15,7 +15,7 @@ START_TEST(native_without_a_group)
 	struct ibv_comp_channel *ch;
 	struct dp_channel *shadow = (void *)1;
 
-	ctx.group = NULL;
+	ctx.grouped = false;
 	ch = dp_create_comp_channel(&context);
 	ck_assert_ptr_eq(dp_channel_real(ch, &shadow), ch);
 	ck_assert(!shadow);

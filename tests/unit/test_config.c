@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "config.h"
 #include "config_broken.h"
+#include "gpu.h"
 #include "log.h"
 #include "settings.h"
 
@@ -41,6 +42,7 @@ again:
 		}
 	for (size_t i = 0; i < sizeof(ranks) / sizeof(*ranks); i++)
 		unsetenv(ranks[i]);
+	unsetenv("CUDA_VISIBLE_DEVICES");
 	strcpy(home, "/tmp/test_config.XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(home));
 	ck_assert_int_eq(chdir(home), 0);
@@ -326,11 +328,14 @@ static const char two_gpus[] = "gpus = ( { gpu = 0; ports = [ \"a:1\", \"b:1\" ]
 
 static const struct dp_port_group *pick(const char *text, const char *dev, const char **why)
 {
+	struct dp_gpu gpu;
+
 	put("dualport.conf", text);
 	dp_config_free(&cfg);
 	load_ok();
 	*why = NULL;
-	return dp_config_group(&cfg, dev, 1, why);
+	gpu = dp_gpu_of_config(&cfg);
+	return dp_config_group(&cfg, &gpu, dev, 1, why);
 }
 
 #define PICK(text, dev, n)                                                                                             \
@@ -378,12 +383,16 @@ END_TEST
 
 START_TEST(group_of_port_number)
 {
+	const struct dp_gpu none = { .index = -1 };
 	const char *why;
 
 	put("dualport.conf", "gpus = ( { ports = [ \"a:1\", \"a:2\" ]; } );");
 	load_ok();
-	ck_assert_ptr_eq(dp_config_group(&cfg, "a", 2, &why), cfg.groups);
-	ck_assert_ptr_null(dp_config_group(&cfg, "a", 3, &why));
+	ck_assert_ptr_eq(dp_config_group(&cfg, &none, "a", 2, &why), cfg.groups);
+	ck_assert_ptr_null(dp_config_group(&cfg, &none, "a", 3, &why));
+	ck_assert(dp_config_has_port(&cfg, "a", 2));
+	ck_assert(!dp_config_has_port(&cfg, "a", 3));
+	ck_assert(!dp_config_has_port(&cfg, "b", 1));
 }
 END_TEST
 
@@ -407,6 +416,96 @@ START_TEST(group_by_name)
 	PICK_NONE(names, "a", not_its);
 	setenv("SLURM_LOCALID", "3", 1);
 	PICK(names, "c", 1); /* GPU 3 may be either */
+}
+END_TEST
+
+/* A GPU of which everything is known, as the driver and the host tell it. */
+START_TEST(group_of_known_gpu)
+{
+	static const char names[] = "gpus = ( { gpu = \"9b:00.0\"; ports = [ \"a:1\", \"b:1\" ]; },"
+				    "         { gpu = \"GPU-00ff\"; ports = [ \"b:1\", \"c:1\" ]; },"
+				    "         { gpu = \"MIG-77\"; ports = [ \"b:1\", \"e:1\" ]; },"
+				    "         { gpu = 3; ports = [ \"b:1\", \"d:1\" ]; } );";
+	struct dp_gpu gpu = { .index = 2, .pci = "0000:9b:00.0", .uuid = "GPU-11", .from = "test" };
+	const char *why;
+
+	put("dualport.conf", names);
+	load_ok();
+	ck_assert_ptr_eq(dp_config_group(&cfg, &gpu, "b", 1, &why), &cfg.groups[0]);
+	strcpy(gpu.pci, "0000:aa:00.0");
+	ck_assert_ptr_null(dp_config_group(&cfg, &gpu, "b", 1, &why));
+	ck_assert_str_eq(why, no_gpu);
+	strcpy(gpu.uuid, "gpu-00ff1122");
+	ck_assert_ptr_eq(dp_config_group(&cfg, &gpu, "b", 1, &why), &cfg.groups[1]);
+	strcpy(gpu.uuid, "GPU-11");
+	strcpy(gpu.mig, "MIG-7788");
+	ck_assert_ptr_eq(dp_config_group(&cfg, &gpu, "b", 1, &why), &cfg.groups[2]);
+	gpu.mig[0] = '\0';
+	gpu.index = 3;
+	ck_assert_ptr_eq(dp_config_group(&cfg, &gpu, "b", 1, &why), &cfg.groups[3]);
+	ck_assert_ptr_null(dp_config_group(&cfg, &gpu, "a", 1, &why));
+	ck_assert_str_eq(why, not_its);
+}
+END_TEST
+
+/* PXB: GPUs that share the ports of two cards. */
+START_TEST(gpus_that_share)
+{
+	static const char shared[] = "gpus = ( { gpu = ( 0, \"0000:9b:00.0\" );"
+				     " ports = [ \"a:1\", \"b:1\", \"c:1\", \"d:1\" ]; rotate = %s; } );";
+	char text[256];
+
+	snprintf(text, sizeof(text), shared, "true");
+	put("dualport.conf", text);
+	load_ok();
+	ck_assert_int_eq(cfg.ngroups, 2);
+	ck_assert_int_eq(cfg.groups[0].gpu, 0);
+	ck_assert_str_eq(cfg.groups[1].gpu_name, "0000:9b:00.0");
+	ck_assert_int_eq(cfg.groups[1].nports, 4);
+	for (int i = 0; i < 4; i++) {
+		ck_assert_int_eq(cfg.groups[0].ports[i].dev[0], "abcd"[i]);
+		ck_assert_int_eq(cfg.groups[1].ports[i].dev[0], "cdab"[i]);
+	}
+	dp_config_free(&cfg);
+	snprintf(text, sizeof(text), shared, "false");
+	put("dualport.conf", text);
+	load_ok();
+	ck_assert_int_eq(cfg.ngroups, 2);
+	ck_assert_str_eq(cfg.groups[1].ports[0].dev, "a");
+	dp_config_free(&cfg);
+	put("dualport.conf", "gpus = ( { gpu = ( 4, 5, 6, 7 ); rotate = true; ports = [ \"a:1\", \"b:1\" ]; } );");
+	load_ok();
+	ck_assert_int_eq(cfg.ngroups, 4);
+	for (int i = 0; i < 4; i++) {
+		ck_assert_int_eq(cfg.groups[i].gpu, 4 + i);
+		ck_assert_int_eq(cfg.groups[i].ports[0].dev[0], "aabb"[i]);
+	}
+}
+END_TEST
+
+/* A rank counts what CUDA shows the process. */
+START_TEST(rank_among_visible)
+{
+	setenv("SLURM_LOCALID", "1", 1);
+	setenv("CUDA_VISIBLE_DEVICES", "6,7", 1);
+	load_ok();
+	ck_assert_int_eq(cfg.gpu, 7);
+	ck_assert_str_eq(cfg.gpu_from, "SLURM_LOCALID");
+	dp_config_free(&cfg);
+	setenv("CUDA_VISIBLE_DEVICES", "GPU-12,GPU-34", 1);
+	load_ok();
+	ck_assert_int_eq(cfg.gpu, -1);
+	ck_assert_str_eq(cfg.gpu_name, "GPU-34");
+	ck_assert_str_eq(dp_gpu_of_config(&cfg).uuid, "GPU-34");
+	dp_config_free(&cfg);
+	setenv("CUDA_VISIBLE_DEVICES", "", 1);
+	load_ok();
+	ck_assert_int_eq(cfg.gpu, -1);
+	ck_assert_ptr_null(cfg.gpu_from);
+	dp_config_free(&cfg);
+	setenv("DUALPORT_GPU", "2", 1); /* the host's, whatever is visible */
+	load_ok();
+	ck_assert_int_eq(cfg.gpu, 2);
 }
 END_TEST
 
@@ -574,7 +673,7 @@ START_TEST(example)
 	free(text);
 	dp_config_free(&cfg);
 	ck_assert_msg(!dp_config_load(&cfg, "all", err, sizeof(err)), "%s", err);
-	ck_assert_int_eq(cfg.ngroups, 4);
+	ck_assert_int_eq(cfg.ngroups, 6);
 	ck_assert_int_eq(cfg.groups[1].ports[1].gid_index, 3);
 }
 END_TEST
@@ -602,6 +701,9 @@ int main(void)
 	tcase_add_test(tc, group_of_unknown_gpu);
 	tcase_add_test(tc, group_of_port_number);
 	tcase_add_test(tc, group_by_name);
+	tcase_add_test(tc, group_of_known_gpu);
+	tcase_add_test(tc, gpus_that_share);
+	tcase_add_test(tc, rank_among_visible);
 	tcase_add_test(tc, group_of_any_gpu);
 	tcase_add_test(tc, gpu_variables);
 	tcase_add_test(tc, listing);

@@ -169,7 +169,17 @@ static void setup(void)
 	program.context.ops.post_send = f_post0;
 	c = dp_ctx_get(&program.context);
 	ck_assert_ptr_nonnull(c);
-	ck_assert_uint_eq(c->nsib, 1);
+	ck_assert(c->grouped);
+	c->sib = calloc(1, sizeof(*c->sib));
+	ck_assert_ptr_nonnull(c->sib);
+	strcpy(c->sib[0].text, "fake1:1");
+	strcpy(c->sib[0].port.dev, "fake1");
+	c->sib[0].port.port = 1;
+	c->sib[0].place = 1;
+	c->sib[0].real = &real;
+	dp_hmap_init(&c->sib[0].twins);
+	c->opened = true;
+	c->nsib = 1;
 	cq = dp_cq_find(dp_create_cq(&program.context, 16, NULL, NULL, 0));
 	ck_assert_ptr_nonnull(cq);
 	q = calloc(1, sizeof(*q));

@@ -64,6 +64,10 @@ START_TEST(test_pd)
 	struct ibv_mr *mr;
 
 	ck_assert_uint_eq(atomic_load(&fake_ctx.refs), 2);
+	ck_assert_int_eq(fake_dev[1].npd, 0); /* not before they are needed */
+	dp_pd_settle(p, NULL);
+	dp_pd_settle(dp_pd_find(second), NULL);
+	dp_pd_settle(p, NULL);
 	ck_assert_int_eq(fake_dev[1].npd, 2);
 	ck_assert_uint_ne(p->id, dp_pd_find(second)->id);
 	same = dp_pd_by_id(p->id);
@@ -86,14 +90,14 @@ START_TEST(test_pd_without_group)
 	struct ibv_pd *plain;
 	struct ibv_mr *mr;
 
-	fake_ctx.group = NULL;
+	fake_ctx.grouped = false;
 	plain = dp_alloc_pd(fake_ctx.ctx);
-	fake_ctx.group = dp_pd_find(pd)->c->group;
+	fake_ctx.grouped = true;
 	ck_assert_ptr_nonnull(plain);
 	ck_assert_ptr_null(dp_pd_find(plain));
-	ck_assert_int_eq(fake_dev[1].npd, 1);
 	mr = dp_reg_mr(plain, mem, 10, ACCESS);
 	ck_assert_ptr_nonnull(mr);
+	ck_assert_int_eq(fake_dev[1].npd, 0);
 	ck_assert_int_eq(fake_dev[1].nmr, 0);
 	ck_assert_int_eq(dp_dereg_mr(mr), 0);
 	ck_assert_int_eq(dp_dealloc_pd(plain), 0);
@@ -163,6 +167,7 @@ START_TEST(test_pd_twin_fails)
 
 	fake_dev[2].fail_pd = ENOMEM;
 	other = dp_alloc_pd(fake_ctx.ctx);
+	dp_pd_settle(dp_pd_find(other), NULL);
 	fake_dev[2].fail_pd = 0;
 	mr = dp_reg_mr(other, mem, 100, ACCESS);
 	ck_assert_ptr_nonnull(dp_mr_lkeys(&fake_ctx, mr->lkey));

@@ -216,15 +216,17 @@ END_TEST
 
 static void want_json(const char *path)
 {
-	char want[1024];
+	static const char ports[] =
+		",\"ports\":[{\"port\":\"mlx5_0:1\",\"tx_bytes\":755,\"tx_msgs\":5},"
+		"{\"port\":\"mlx5_2:1\",\"tx_bytes\":250,\"tx_msgs\":1},{\"port\":\"mlx5_10:1\",\"tx_bytes\":0,"
+		"\"tx_msgs\":0}],\"flows\":[";
+	char want[128];
 
-	snprintf(want, sizeof(want),
-		 "{\"pid\":%d,\"bonds\":2,\"ports\":[{\"port\":\"mlx5_0:1\",\"tx_bytes\":755,\"tx_msgs\":5},"
-		 "{\"port\":\"mlx5_2:1\",\"tx_bytes\":250,\"tx_msgs\":1},{\"port\":\"mlx5_10:1\",\"tx_bytes\":0,"
-		 "\"tx_msgs\":0}],\"flows\":[",
+	snprintf(want, sizeof(want), "{\"pid\":%d,\"bonds\":2,\"version\":\"" PACKAGE_VERSION "\",\"host\":\"",
 		 (int)getpid());
 	slurp(path);
 	ck_assert_msg(!strncmp(text, want, strlen(want)), "%s\n%s", text, want);
+	ck_assert_msg(strstr(text, ports) != NULL, "%s", text);
 	ck_assert_ptr_nonnull(
 		strstr(text, "{\"port\":\"mlx5_0:1\",\"peer\":\"10.0.0.3\",\"tx_bytes\":5,\"tx_msgs\":2}"));
 	ck_assert_ptr_nonnull(strstr(
@@ -256,6 +258,24 @@ START_TEST(json)
 	ck_assert_int_eq(dp_stats_write_json("a.%p.%%.json"), 0); /* over the old one */
 	want_json(name);
 	ck_assert_int_eq(count_files(), 1);
+}
+END_TEST
+
+/* What the files of a job are compared by. */
+START_TEST(json_of_a_job)
+{
+	dp_stats_unbonded("10.0.0.7", DP_FB_NO_PEER);
+	dp_stats_unbonded("10.0.0.7", DP_FB_PROBE_FAILED);
+	dp_stats_unbonded("10.0.0.7", DP_FB_NO_PEER);
+	ck_assert_int_eq(dp_stats_write_json("j"), 0);
+	slurp("j");
+	ck_assert_ptr_nonnull(strstr(text, "\"ordering\":\"rc\""));
+	ck_assert_ptr_null(strstr(text, "\"debug\"")); /* may differ */
+	ck_assert_ptr_nonnull(strstr(text, "{\"peer\":\"10.0.0.7\",\"reason\":\"no-peer\",\"qps\":2}"));
+	ck_assert_ptr_nonnull(strstr(text, "{\"peer\":\"10.0.0.7\",\"reason\":\"probe-failed\",\"qps\":1}"));
+	dp_stats_after_fork();
+	ck_assert_int_eq(dp_stats_write_json("j"), 0);
+	ck_assert_ptr_nonnull(strstr(slurp("j"), "\"unbonded\":[],"));
 }
 END_TEST
 
@@ -341,6 +361,7 @@ int main(void)
 	tcase_add_test(tc, empty_table);
 	tcase_add_test(tc, table_into_closed_pipe);
 	tcase_add_test(tc, json);
+	tcase_add_test(tc, json_of_a_job);
 	tcase_add_test(tc, json_is_json);
 	tcase_add_test(tc, json_in_place);
 	tcase_add_test(tc, json_read_only_directory);

@@ -1,0 +1,116 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+#
+# The dualport command, in the build directory, against hosts that trees.sh makes; what it should say is in *.out.
+# UPDATE=1 writes those anew.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(cd "$here/../.." && pwd)
+tool=$PWD/tools/dualport
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+. "$here/trees.sh"
+unset "${!DUALPORT_@}" CUDA_VISIBLE_DEVICES XDG_CONFIG_HOME LOCAL_RANK OMPI_COMM_WORLD_LOCAL_RANK SLURM_LOCALID
+export HOME=$work LC_ALL=C
+cd "$work" || exit 1
+
+fail()
+{
+	echo "FAILED: $*"
+	failed=1
+}
+
+same() # name, file with what was said
+{
+	if [ -n "${UPDATE:-}" ]; then
+		cp "$2" "$here/$1.out"
+	elif diff -u "$here/$1.out" "$2"; then
+		echo "ok: $1"
+	else
+		fail "$1"
+	fi
+}
+
+# said NAME STATUS command...: what it says, and its status
+said()
+{
+	local name=$1 status=$2 rc
+	shift 2
+	"$@" >"$work/out" 2>&1
+	rc=$?
+	[ $rc = "$status" ] || fail "$name: exit status $rc: $(cat "$work/out")"
+	sed "s|$work|WORK|g" "$work/out" >"$work/out.$name"
+}
+
+# Each host: what is there; the proposal, if there is one, is a file that fits it.
+for t in pix pxb shared bond socket_direct nogpu; do
+	(make_tree $t "$work/$t") || exit 1
+	said $t 0 "$tool" probe --sysfs "$work/$t/sys"
+	sed '1,/^proposed configuration/d' "$work/out.$t" >"$work/$t.conf"
+	if grep -q '^gpus' "$work/$t.conf"; then
+		said "$t.check" 0 "$tool" check "$work/$t.conf" --sysfs "$work/$t/sys"
+		{ echo; cat "$work/out.$t.check"; } >>"$work/out.$t"
+	fi
+	same $t "$work/out.$t"
+done
+
+# A file that does not fit: a port and a GPU that are not there, two cards in one group, a bond, a virtual function.
+cat >bad.conf <<'END'
+gpus = ( { gpu = 0; ports = [ "mlx5_0:1", "mlx5_2:1" ]; },
+         { gpu = 3; ports = [ "mlx5_1:1", "mlx5_77:1" ]; },
+         { gpu = "0000:ff:00.0"; ports = [ "mlx5_4:1", "mlx5_5:1" ]; },
+         { gpu = "GPU-00000002"; ports = [ "mlx5_6:1", "mlx5_7:1" ]; } );
+END
+said misfit 1 "$tool" check bad.conf --sysfs "$work/pix/sys"
+same misfit "$work/out.misfit"
+echo 'ordering = "strikt";' >broken.conf
+said broken 1 "$tool" check broken.conf --sysfs "$work/pix/sys"
+grep -q 'broken.conf:1: ordering: "strikt" is none of' "$work/out" || fail "a broken file: $(cat "$work/out")"
+
+# Ready files load. Whether they fit depends on the host; the reference is the box with four cards.
+for f in "$top"/conf/*.conf; do
+	said "${f##*/}" 0 "$tool" check "$f" --sysfs "$work/pix/sys"
+	grep -q "fits this host" "$work/out" || fail "$f: $(cat "$work/out")"
+done
+
+# Reports of two processes.
+a='{"pid":1,"bonds":2,"version":"1","host":"a","settings":{"ordering":"strict","stripe.align":"4k"},"unbonded":[],
+ "ports":[],"flows":[{"port":"mlx5_0:1","peer":"10.0.0.2","tx_bytes":500,"tx_msgs":1},
+ {"port":"mlx5_1:1","peer":"10.0.0.2","tx_bytes":500,"tx_msgs":1}],"splits":3,"spreads":0,"signals":7,
+ "signals_waited":1,
+ "signal_wait_ns":5,"deferred":0,"held":0,"fallbacks":{}}'
+echo "$a" >a.json
+said good_report 0 "$tool" report a.json a.json
+same report_good "$work/out.good_report"
+sed 's/"strict"/"signal"/; s/"version":"1"/"version":"2"/; s/"bonds":2/"bonds":0/
+	s/"fallbacks":{}/"fallbacks":{"no-peer":2}/
+	s/"mlx5_1:1","peer":"10.0.0.2","tx_bytes":500/"mlx5_1:1","peer":"10.0.0.2","tx_bytes":20/
+	s/"unbonded":\[\]/"unbonded":[{"peer":"10.0.0.3","reason":"no-peer","qps":2}]/' a.json >b.json
+said bad_report 1 "$tool" report a.json b.json
+same report_bad "$work/out.bad_report"
+echo '{"pid":1' >c.json
+said cut_report 2 "$tool" report a.json c.json
+echo '[]' >d.json
+said other_report 2 "$tool" report d.json
+
+# Settings, and running.
+said config 0 env DUALPORT_ORDERING=rc "$tool" config --sysfs "$work/nogpu/sys"
+grep -Eq '^ordering +rc +strict +DUALPORT_ORDERING$' "$work/out" || fail "config: $(cat "$work/out")"
+grep -q '^# group of any gpu: mlx5_0:1 mlx5_1:1$' "$work/out" || fail "config: $(cat "$work/out")"
+# shellcheck disable=SC2016 # for the inner shell
+show='echo "$LD_PRELOAD $DUALPORT_ORDERING $DUALPORT_ALIGN $DUALPORT_DIAG"; exit 7'
+# a sanitizer's run time stands before what was built with it
+runtime=$(ldd "$tool" | sed -n 's/.*=> \(.*lib[atu][a-z]*san\.so[^ ]*\).*/\1/p' | paste -sd' ')
+said run 7 env LD_PRELOAD="$runtime" DUALPORT_DIAG=1 "$tool" run ordering=signal stripe.align=512 -- sh -c "$show"
+grep -Eq '/\.libs/libdualport\.so signal 512 1$' "$work/out" || fail "run: $(cat "$work/out")"
+said run_bad 2 "$tool" run ordering=strikt -- true
+said run_unknown 2 "$tool" run colour=red -- true
+said run_nothing 2 "$tool" run ordering=rc --
+said run_missing 127 "$tool" run -- ./no-such-program
+said usage 2 "$tool"
+said unknown 2 "$tool" frobnicate
+said help 0 "$tool" --help
+said full 2 sh -c "'$tool' --help >/dev/full"
+
+exit $failed

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/* dualport report: what the DUALPORT_DIAG_JSON files of all processes of a job say together. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include "tool.h"
+
+/* A port that carries less than this part of an even share of a peer's bytes is named. */
+#define UNEVEN 0.8
+
+/* One file. */
+struct rank {
+	const char *file;
+	json_t *json;
+};
+
+struct job {
+	struct rank *ranks;
+	int n;
+	int findings;
+};
+
+static void finding(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void finding(struct job *j, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	putchar('\n');
+	j->findings++;
+}
+
+static const char *text_of(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	return s ? s : "?";
+}
+
+static double number_of(const json_t *o, const char *key)
+{
+	return json_number_value(json_object_get(o, key));
+}
+
+static int open_rank(struct rank *r, const char *file)
+{
+	json_error_t err;
+
+	r->file = file;
+	r->json = json_load_file(file, JSON_REJECT_DUPLICATES, &err);
+	if (!r->json)
+		return tool_error("%s:%d: %s", file, err.line, err.text);
+	if (!json_is_object(r->json) || !json_is_array(json_object_get(r->json, "flows")) ||
+	    !json_is_object(json_object_get(r->json, "fallbacks")))
+		return tool_error("%s: not written by libdualport", file);
+	return 0;
+}
+
+static void put_totals(const struct job *j)
+{
+	static const char *const keys[] = { "bonds",	      "splits",	  "spreads", "signals",
+					    "signals_waited", "deferred", "held" };
+
+	printf("%d process%s\n", j->n, j->n == 1 ? "" : "es");
+	for (size_t k = 0; k < sizeof(keys) / sizeof(*keys); k++) {
+		double sum = 0;
+
+		for (int i = 0; i < j->n; i++)
+			sum += number_of(j->ranks[i].json, keys[k]);
+		printf("  %-16s %.0f\n", keys[k], sum);
+	}
+}
+
+/* ---- what all must have in common */
+
+static void compare_value(struct job *j, const char *what, const char *a, const char *b, const struct rank *rb)
+{
+	if (strcmp(a, b))
+		finding(j, "%s differs: %s in %s, %s in %s", what, a, j->ranks[0].file, b, rb->file);
+}
+
+static void compare_settings(struct job *j, const struct rank *r)
+{
+	const json_t *a = json_object_get(j->ranks[0].json, "settings"), *b = json_object_get(r->json, "settings");
+	const char *key;
+	json_t *v;
+
+	json_object_foreach((json_t *)a, key, v) {
+		const char *vb = json_string_value(json_object_get(b, key));
+
+		if (vb && json_string_value(v))
+			compare_value(j, key, json_string_value(v), vb, r);
+	}
+}
+
+static void compare(struct job *j)
+{
+	for (int i = 1; i < j->n; i++) {
+		compare_value(j, "version", text_of(j->ranks[0].json, "version"), text_of(j->ranks[i].json, "version"),
+			      &j->ranks[i]);
+		compare_settings(j, &j->ranks[i]);
+	}
+}
+
+/* ---- peers without a bond, reasons */
+
+static void put_unbonded(struct job *j)
+{
+	size_t k;
+	json_t *u;
+
+	for (int i = 0; i < j->n; i++)
+		json_array_foreach(json_object_get(j->ranks[i].json, "unbonded"), k, u)
+			finding(j, "not bonded: %s to %s: %.0f queue pair%s: %s", j->ranks[i].file, text_of(u, "peer"),
+				number_of(u, "qps"), number_of(u, "qps") == 1 ? "" : "s", text_of(u, "reason"));
+	for (int i = 0; i < j->n; i++)
+		if (!number_of(j->ranks[i].json, "bonds"))
+			finding(j, "no bond at all: %s", j->ranks[i].file);
+}
+
+static void put_fallbacks(const struct job *j)
+{
+	json_t *sums = json_object(), *v;
+	const char *key;
+
+	for (int i = 0; i < j->n; i++)
+		json_object_foreach(json_object_get(j->ranks[i].json, "fallbacks"), key, v)
+			json_object_set_new(sums, key,
+					    json_integer(json_integer_value(json_object_get(sums, key)) +
+							 json_integer_value(v)));
+	printf("fall-backs to one port:%s\n", json_object_size(sums) ? "" : " none");
+	json_object_foreach(sums, key, v)
+		printf("  %-16s %" JSON_INTEGER_FORMAT "\n", key, json_integer_value(v));
+	json_decref(sums);
+}
+
+/* ---- shares of what each peer receives */
+
+/* Bytes to one peer over the ports of one place, as all senders name them. */
+struct share {
+	const char *peer, *port;
+	double bytes;
+	int senders;
+};
+
+static int by_peer_port(const void *pa, const void *pb)
+{
+	const struct share *a = pa, *b = pb;
+	int cmp = strcmp(a->peer, b->peer);
+
+	return cmp ? cmp : strcmp(a->port, b->port);
+}
+
+static size_t collect(const struct job *j, struct share **shares)
+{
+	size_t n = 0, k, m = 0;
+	json_t *flow;
+
+	for (int i = 0; i < j->n; i++)
+		n += json_array_size(json_object_get(j->ranks[i].json, "flows"));
+	*shares = calloc(n + 1, sizeof(**shares));
+	if (!*shares)
+		return 0;
+	n = 0;
+	for (int i = 0; i < j->n; i++)
+		json_array_foreach(json_object_get(j->ranks[i].json, "flows"), k, flow)
+			(*shares)[n++] = (struct share){ text_of(flow, "peer"), text_of(flow, "port"),
+							 number_of(flow, "tx_bytes"), 1 };
+	qsort(*shares, n, sizeof(**shares), by_peer_port);
+	for (k = 0; k < n; k++)
+		if (m && !by_peer_port(&(*shares)[m - 1], &(*shares)[k])) {
+			(*shares)[m - 1].bytes += (*shares)[k].bytes;
+			(*shares)[m - 1].senders++;
+		} else {
+			(*shares)[m++] = (*shares)[k];
+		}
+	return m;
+}
+
+static void put_shares(struct job *j)
+{
+	struct share *shares;
+	size_t n = collect(j, &shares), to;
+
+	if (n)
+		printf("%-40s %-16s %18s %7s\n", "to", "sender's port", "bytes", "share");
+	for (size_t from = 0; from < n; from = to) {
+		double sum = 0, even;
+
+		for (to = from; to < n && !strcmp(shares[to].peer, shares[from].peer); to++)
+			sum += shares[to].bytes;
+		even = sum / (double)(to - from);
+		for (size_t k = from; k < to; k++)
+			printf("%-40s %-16s %18.0f %6.1f%%\n", shares[k].peer, shares[k].port, shares[k].bytes,
+			       sum > 0 ? 100 * shares[k].bytes / sum : 0);
+		for (size_t k = from; k < to && sum > 0; k++)
+			if (shares[k].bytes < UNEVEN * even)
+				finding(j, "uneven: %s gets %.1f%% of its bytes from %s, of %zu ports", shares[k].peer,
+					100 * shares[k].bytes / sum, shares[k].port, to - from);
+	}
+	free(shares);
+}
+
+int tool_report(int argc, char **argv)
+{
+	struct job j = { .n = argc - 1 };
+	int ret = 0;
+
+	if (argc < 2)
+		return tool_error("report takes the files that DUALPORT_DIAG_JSON names");
+	j.ranks = calloc((size_t)j.n, sizeof(*j.ranks));
+	if (!j.ranks)
+		return tool_error("out of memory");
+	for (int i = 0; i < j.n && !ret; i++)
+		ret = open_rank(&j.ranks[i], argv[i + 1]);
+	if (!ret) {
+		put_totals(&j);
+		put_fallbacks(&j);
+		put_shares(&j);
+		put_unbonded(&j);
+		compare(&j);
+		printf("%d finding%s\n", j.findings, j.findings == 1 ? "" : "s");
+	}
+	for (int i = 0; i < j.n; i++)
+		json_decref(j.ranks[i].json);
+	free(j.ranks);
+	return ret ? ret : j.findings ? TOOL_BAD : TOOL_OK;
+}
