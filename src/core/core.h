@@ -135,12 +135,24 @@ void dp_rpd_put(struct dp_rpd *rpd);
 /* [control] Did all keys that the peer had at dp_rpd_get() arrive? Also if there are none, or the peer is gone. */
 bool dp_rpd_ready(const struct dp_rpd *rpd);
 
+enum { DP_RKEY_READ = 1, DP_RKEY_RELAXED = 2 }; /* IBV_ACCESS_REMOTE_READ, IBV_ACCESS_RELAXED_ORDERING */
+
+/* What the owner said of one of its rkeys. */
+struct dp_rkeys {
+	uint64_t shift;	/* a remote address plus this, modulo 2^64, is one that two keys of one memory agree in */
+	uint32_t flags;	/* DP_RKEY_* */
+	uint32_t n;
+	uint32_t key[];	/* of its twins, by the owner's sibling number */
+};
+
 /*
- * The keys of the peer's twins for its rkey, by the peer's sibling number, n of them; NULL and *why when they
- * cannot be used now. Asks the owner, in the background, if they are not known. Call with the qp.lock of a QP
- * that holds the rpd; valid while it is held. Lock-free but for the first use of a key.
+ * The keys of the peer's twins for its rkey; NULL and *why when they cannot be used now. Asks the owner, in the
+ * background, if they are not known. Call with the qp.lock of a QP that holds the rpd; valid while it is held. Lock-free
+ * but for the first use of a key.
  */
-const uint32_t *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, uint32_t *n, enum dp_fallback *why);
+const struct dp_rkeys *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, enum dp_fallback *why);
+/* The same without asking, and whether it may be used for new fragments or not; NULL: not known. */
+const struct dp_rkeys *dp_rkey_peek(struct dp_rpd *rpd, uint32_t rkey);
 /* [control] Messages of type DP_MSG_KEYS + 0..15, and the end of a peer. */
 void dp_rkeys_message(struct dp_peer *peer, uint16_t type, const uint8_t *data, size_t len);
 void dp_rkeys_gone(struct dp_peer *peer);

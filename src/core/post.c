@@ -110,8 +110,8 @@ static bool room_on(const struct dp_qp *q, uint32_t r)
 static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
 {
 	enum dp_fallback why = DP_FB_SQ_FULL;
-	const uint32_t *rkeys;
-	uint32_t n, bytes_on = 0;
+	const struct dp_rkeys *rkeys;
+	uint32_t bytes_on = 0;
 
 	if (wr->num_sge > MAX_CUT_SGE)
 		return;
@@ -135,14 +135,14 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 		if (!room_on(q, r))
 			goto whole;
 	}
-	rkeys = dp_rkey_get(q->rpd, wr->wr.rdma.rkey, &n, &why);
+	rkeys = dp_rkey_get(q->rpd, wr->wr.rdma.rkey, &why);
 	if (!rkeys)
 		goto whole;
 	for (uint32_t r = 1; r < q->nrails; r++) {
 		why = DP_FB_RKEY_NONE;
-		if (q->rail[r].peer_sib_idx >= n)
+		if (q->rail[r].peer_sib_idx >= rkeys->n)
 			goto whole;
-		k->rkey[r] = rkeys[q->rail[r].peer_sib_idx];
+		k->rkey[r] = rkeys->key[q->rail[r].peer_sib_idx];
 	}
 	why = DP_FB_LKEY_UNKNOWN;
 	for (int i = 0; i < wr->num_sge; i++) {
