@@ -129,6 +129,7 @@ static void switch_over(struct dp_bond *b)
 			.align = dp_cfg.align,
 		};
 		set_weights(q);
+		dp_flush_setup(q, b->peer_upstream);
 		dp_order_bond(&q->order);
 		/* release: see dp_post_send() */
 		atomic_store_explicit(&q->state, DP_QP_BONDED, memory_order_release);

@@ -91,6 +91,7 @@ struct dp_pd {
 	struct dp_ctx *c;
 	uint32_t id;	       /* unique in the process; names the PD towards peers */
 	struct ibv_pd **twin;  /* [c->nsib]; NULL where it failed */
+	struct ibv_mr **scratch; /* [c->nsib]; memory of ours in them; NULL where there is none; flush.c */
 	dp_lock lock;
 	struct dp_hmap rkeys;  /* rkey -> struct dp_mr: what peers ask for */
 };
@@ -105,6 +106,11 @@ struct dp_mr {
 	bool usable;	      /* every twin is there */
 	struct dp_holder *holders; /* peers that know the keys; rkeys.c */
 };
+
+/* flush.c. Memory of ours in the twin of pd on that sibling: where flushes read to. 0 or -errno. [control] */
+int dp_scratch_make(struct dp_pd *pd, uint32_t sib_idx);
+void dp_scratch_drop(struct dp_pd *pd);
+#define DP_EVERY_MAX 64 /* bytes of it */
 
 struct dp_pd *dp_pd_find(struct ibv_pd *pd);
 struct ibv_pd *dp_alloc_pd(struct ibv_context *ctx);
@@ -293,6 +299,17 @@ struct dp_chain {
 	struct ibv_sge *sge; /* DP_BATCH * max_send_sge */
 };
 
+#define DP_DIRTY 8	 /* regions on one sibling whose bytes are to be flushed */
+#define DP_FLUSH_SLOTS 16 /* of a twin's send queue, for flushes */
+
+/* A region of the peer that fragments of one sibling wrote to: not all of them are known to be visible. */
+struct dp_dirty {
+	uint32_t rkey0, rkey; /* the program's key, and its twin's */
+	bool reads;	      /* it allows READs */
+	uint64_t addr;	      /* some byte that was written there */
+	uint64_t first, last; /* numbers of the oldest and newest such fragment */
+};
+
 /* rail[0] is the program's own port: only chain, flow and text are used there. */
 struct dp_rail {
 	struct dp_qp *q;
@@ -300,6 +317,13 @@ struct dp_rail {
 	struct dp_sib *sib;
 	uint32_t sib_idx;      /* in ctx->sib: index into local keys */
 	uint32_t peer_sib_idx; /* index into the peer's keys */
+	uint64_t peer_upstream;
+	bool peer_reads;	   /* the peer's twin allows READs */
+	bool flushes;		   /* flushes are possible */
+	uint32_t rd_atomic;	   /* READs that may be outstanding */
+	struct dp_dirty dirty[DP_DIRTY];
+	uint32_t ndirty, flushing; /* flushing: READs of flushes outstanding */
+	uint32_t scratch_lkey;	   /* 0: there is no scratch memory */
 	struct ibv_qp *twin;
 	struct dp_icq *icq;
 	uint32_t icq_used; /* entries of it that are set apart */
@@ -371,6 +395,7 @@ struct dp_qp {
 	struct dp_qp *ready_next;
 
 	struct dp_bond *bond; /* with ctl */
+	bool loopback;	      /* connected to itself; set before it is bonded */
 	bool settled;	      /* bonded, or never will be; bond_life.c, its lock */
 };
 

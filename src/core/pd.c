@@ -36,6 +36,7 @@ void dp_pd_put(struct dp_pd *pd)
 	dp_hmap_fini(&pd->rkeys);
 	dp_lock_fini(&pd->lock);
 	free(pd->twin);
+	free(pd->scratch);
 	free(pd);
 }
 
@@ -81,6 +82,7 @@ static void unpublish_id(struct dp_pd *pd)
 
 static void drop_twins(struct dp_pd *pd)
 {
+	dp_scratch_drop(pd);
 	for (uint32_t i = 0; i < pd->c->nsib; i++) {
 		int err = pd->twin[i] ? pd->c->real->dealloc_pd(pd->twin[i]) : 0;
 
@@ -100,8 +102,12 @@ static void record(struct dp_ctx *c, struct ibv_pd *pd)
 		goto no_memory;
 	p = &r->p;
 	p->twin = calloc(c->nsib ? c->nsib : 1, sizeof(p->twin[0]));
-	if (!p->twin)
+	p->scratch = calloc(c->nsib ? c->nsib : 1, sizeof(p->scratch[0]));
+	if (!p->twin || !p->scratch) {
+		free(p->twin);
+		free(p->scratch);
 		goto no_memory;
+	}
 	p->pd = pd;
 	p->c = c;
 	atomic_init(&r->refs, 1);

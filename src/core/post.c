@@ -14,6 +14,7 @@ struct wr_class {
 	bool split; /* has parts on siblings */
 	struct dp_part part[DP_MAX_RAILS];
 	struct dp_range lpart[DP_MAX_RAILS];
+	const struct dp_rkeys *keys; /* split: of the program's rkey */
 	uint32_t rkey[DP_MAX_RAILS];
 	uint32_t lkey[DP_MAX_RAILS * 32]; /* [nrails][num_sge] */
 };
@@ -142,6 +143,9 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 		why = DP_FB_RKEY_NONE;
 		if (q->rail[r].peer_sib_idx >= rkeys->n)
 			goto whole;
+		why = DP_FB_FLUSH_REGIONS;
+		if (wr->opcode == IBV_WR_RDMA_WRITE && !dp_flush_room(q, r, wr->wr.rdma.rkey))
+			goto whole;
 		k->rkey[r] = rkeys->key[q->rail[r].peer_sib_idx];
 	}
 	why = DP_FB_LKEY_UNKNOWN;
@@ -168,10 +172,68 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 		k->d.lpart = k->lpart;
 	}
 	k->d.part = k->part;
+	k->keys = rkeys;
 	k->split = true;
 	return;
 whole:
 	dp_fallback(why);
+}
+
+/*
+ * The READ by which a program flushes its own device, on a QP connected to itself: other ports of the card may have
+ * written, so each reads, into memory of ours. The keys are this process's own.
+ */
+static void on_every(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
+{
+	const struct dp_mr *mr = dp_hmap_get(&q->pd->rkeys, wr->wr.rdma.rkey);
+
+	if (!mr || !mr->usable || wr->num_sge > MAX_CUT_SGE) {
+		dp_fallback(DP_FB_RKEY_NONE);
+		return;
+	}
+	for (uint32_t r = 1; r < q->nrails; r++) {
+		if (!q->rail[r].scratch_lkey || !room_on(q, r)) {
+			dp_fallback(DP_FB_SQ_FULL);
+			return;
+		}
+		k->rkey[r] = mr->twin[q->rail[r].sib_idx]->rkey;
+		k->lpart[r] = (struct dp_range){ 0, 0 };
+		memset(&k->lkey[r * (uint32_t)wr->num_sge], 0, (size_t)wr->num_sge * sizeof(k->lkey[0]));
+	}
+	for (uint32_t r = 0; r < q->nrails; r++)
+		k->part[r] = (struct dp_part){ 0, k->len };
+	k->lpart[0] = k->d.local;
+	k->d.flags |= DP_OP_EVERY;
+	k->d.lpart = k->lpart;
+	k->d.part = k->part;
+	k->split = true;
+}
+
+/* What only a bonded QP needs to know of a signal. */
+static void look_closer(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
+{
+	const struct dp_rkeys *keys;
+
+	if (wr->opcode == IBV_WR_RDMA_READ && q->loopback && k->len && k->len <= DP_EVERY_MAX && !k->inlined)
+		on_every(q, wr, k);
+	/* within one connection, atomics and SENDs are not bypassed where order is relaxed; WRITEs are */
+	if (wr->opcode == IBV_WR_RDMA_WRITE && dp_cfg.flush == DP_FLUSH_AUTO && k->len && q->rpd) {
+		keys = dp_rkey_peek(q->rpd, wr->wr.rdma.rkey);
+		if (keys && (keys->flags & DP_RKEY_RELAXED))
+			k->d.flags |= DP_OP_STRONG;
+	}
+}
+
+/* Siblings' parts of the op at pos are on their way, or will be: what they write may have to be flushed. */
+static void note_writes(struct dp_qp *q, const struct ibv_send_wr *wr, const struct wr_class *k, uint64_t pos)
+{
+	if (wr->opcode != IBV_WR_RDMA_WRITE)
+		return;
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (k->part[r].len)
+			dp_flush_wrote(q, r, dp_order_rail(&q->order, pos, r)->seq,
+				       wr->wr.rdma.remote_addr + k->part[r].offset + k->part[r].len - 1,
+				       wr->wr.rdma.rkey, k->keys);
 }
 
 /*
@@ -266,7 +328,7 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
 	struct wr_class k;
 	struct dp_order *o = &q->order;
-	struct dp_op *op;
+	const struct dp_op *op;
 	struct dp_slot *s;
 	bool go0, gos;
 	uint64_t pos;
@@ -274,6 +336,8 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	classify(q, wr, &k);
 	if ((k.d.flags & DP_OP_BULK) && o->bonded)
 		cut(q, wr, &k);
+	else if (o->bonded)
+		look_closer(q, wr, &k);
 	if (!dp_qp_room(q))
 		return ENOMEM;
 	pos = dp_order_add(o, &k.d);
@@ -313,9 +377,11 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 		for (uint32_t r = 1; r < q->nrails; r++)
 			if (k.part[r].len)
 				dp_chain_add(q, r, wr, &k.part[r], &k.lkey[r * (uint32_t)wr->num_sge], k.rkey[r],
-					     dp_order_rail(o, pos, r)->seq);
+					     dp_order_rail(o, pos, r)->seq, k.d.flags & DP_OP_EVERY);
 		dp_order_posteds(o);
 	}
+	if (k.split)
+		note_writes(q, wr, &k, pos);
 	if (!(k.d.flags & DP_OP_BULK)) {
 		dp_count(&dp_counters.signals, 1);
 	} else if (k.split) {

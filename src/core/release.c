@@ -115,7 +115,8 @@ static int release_siblings(struct dp_qp *q)
 		for (uint32_t r = 1; r < q->nrails; r++) {
 			if (w->part[r].len)
 				dp_chain_add(q, r, &w->wr, &w->part[r], &w->lkey[r * (uint32_t)w->wr.num_sge],
-					     w->rkey[r], dp_order_rail(o, pos, r)->seq);
+					     w->rkey[r], dp_order_rail(o, pos, r)->seq,
+					     dp_order_op(o, pos)->flags & DP_OP_EVERY);
 			full |= dp_chain_full(q, r);
 		}
 		dp_order_posteds(o);

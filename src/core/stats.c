@@ -219,6 +219,8 @@ void dp_stats_print(FILE *f)
 	}
 	fprintf(f, "\n  deferred        %12" PRIu64 "\n", load(&c->deferred));
 	fprintf(f, "  held            %12" PRIu64 "\n", load(&c->held));
+	fprintf(f, "  flushes         %12" PRIu64 "  (%" PRIu64 " waited for, %" PRIu64 " impossible)\n", load(&c->flushes),
+		load(&c->flush_waits), load(&c->flush_acks));
 	fprintf(f, "  fall-backs to one port:");
 	for (int i = 0; i < DP_FB_COUNT; i++) {
 		uint64_t v = load(&c->fallback[i]);
@@ -301,8 +303,9 @@ static int write_object(FILE *f)
 		load(&c->spreads), load(&c->signals));
 	fprintf(f, ",\"signals_waited\":%" PRIu64 ",\"signal_wait_ns\":%" PRIu64, load(&c->signals_waited),
 		load(&c->signal_wait_ns));
-	fprintf(f, ",\"deferred\":%" PRIu64 ",\"held\":%" PRIu64 ",\"fallbacks\":{", load(&c->deferred),
-		load(&c->held));
+	fprintf(f, ",\"deferred\":%" PRIu64 ",\"held\":%" PRIu64, load(&c->deferred), load(&c->held));
+	fprintf(f, ",\"flushes\":%" PRIu64 ",\"flush_waits\":%" PRIu64 ",\"flush_acks\":%" PRIu64 ",\"fallbacks\":{",
+		load(&c->flushes), load(&c->flush_waits), load(&c->flush_acks));
 	for (int i = 0; i < DP_FB_COUNT; i++) {
 		uint64_t v = load(&c->fallback[i]);
 

@@ -31,6 +31,7 @@
 	X(RKEY_NONE, "rkey-none")	       /* WR: remote key has no twin */                                       \
 	X(LEASE_EXPIRED, "lease-expired")      /* WR: the owner of the remote keys was not heard of */                \
 	X(BEHIND_SIGNAL, "behind-signal")      /* WR: bulk behind a signal that no completion will tell of */         \
+	X(FLUSH_REGIONS, "flush-regions")      /* WR: too many regions wait for a flush on a sibling */               \
 	X(SQ_FULL, "twin-sq-full")	       /* WR: no room on a twin's send queue */
 
 enum dp_fallback {
@@ -59,6 +60,9 @@ struct dp_counters {
 	_Atomic uint64_t signal_wait_ns;
 	_Atomic uint64_t deferred; /* sibling parts that waited for a signal's acknowledgement or an overlap */
 	_Atomic uint64_t held;	   /* completions held back */
+	_Atomic uint64_t flushes;     /* READs of ours that push what siblings wrote into the peer's memory */
+	_Atomic uint64_t flush_waits; /* signals and completions that went when such a READ had completed */
+	_Atomic uint64_t flush_acks;  /* QPs and WRs for which no such READ is possible, although it should be */
 	_Atomic uint64_t fallback[DP_FB_COUNT];
 };
 extern struct dp_counters dp_counters;

@@ -76,6 +76,9 @@ static void some_traffic(void)
 	dp_count(&dp_counters.signal_wait_ns, 10000);
 	dp_count(&dp_counters.deferred, 15);
 	dp_count(&dp_counters.held, 16);
+	dp_count(&dp_counters.flushes, 17);
+	dp_count(&dp_counters.flush_waits, 18);
+	dp_count(&dp_counters.flush_acks, 19);
 	dp_fallback(DP_FB_NO_PEER);
 	dp_fallback(DP_FB_SQ_FULL);
 	dp_fallback(DP_FB_SQ_FULL);
@@ -179,6 +182,7 @@ START_TEST(table)
 			 "  signals waited             4  (2.50 us each on average, 10.00 us in all)\n"
 			 "  deferred                  15\n"
 			 "  held                      16\n"
+			 "  flushes                   17  (18 waited for, 19 impossible)\n"
 			 "  fall-backs to one port: no-peer 1, twin-sq-full 2\n");
 }
 END_TEST
@@ -229,7 +233,7 @@ static void want_json(const char *path)
 		strstr(text, "{\"port\":\"mlx5_0:1\",\"peer\":\"10.0.0.3\",\"tx_bytes\":5,\"tx_msgs\":2}"));
 	ck_assert_ptr_nonnull(strstr(
 		text, "],\"splits\":11,\"spreads\":12,\"signals\":13,\"signals_waited\":4,\"signal_wait_ns\":10000,"
-		      "\"deferred\":15,\"held\":16,\"fallbacks\":{\"no-peer\":1,\"twin-sq-full\":2}}\n"));
+		      "\"deferred\":15,\"held\":16,\"flushes\":17,\"flush_waits\":18,\"flush_acks\":19,\"fallbacks\":{\"no-peer\":1,\"twin-sq-full\":2}}\n"));
 }
 
 static int count_files(void)
