@@ -33,6 +33,17 @@ extern const struct dp_stub *dp_stub;
 
 /* ---- contexts (ctx.c) ------------------------------------------------------------------------------------- */
 
+/* Of one port, as seen from one context of the program; meter.c. */
+struct dp_meter {
+	dp_lock lock; /* a leaf */
+	uint64_t rate;	  /* bytes per second; 0: unknown */
+	uint64_t open;	  /* bytes posted and not completed */
+	uint64_t planned; /* the same and those that wait */
+	uint64_t qps;	  /* QPs with such bytes */
+	uint64_t since, got, looks; /* bytes completed since that time, in so many polls; since 0: no window is open */
+};
+#define DP_OWN_METERS 4 /* ports of one device that are told apart */
+
 /* A sibling port as seen from one context of the program. */
 struct dp_sib {
 	struct dp_port_name port;
@@ -42,6 +53,7 @@ struct dp_sib {
 	struct ibv_context *ctx; /* opened by us; never patched; NULL: could not be opened (said) */
 	struct ibv_device_attr attr;
 	struct dp_hmap twins; /* qp_num there -> struct dp_rail */
+	struct dp_meter meter;
 	bool watched;	      /* its async events are drained by the control thread */
 };
 
@@ -59,6 +71,7 @@ struct dp_ctx {
 	uint32_t nsib;
 	struct dp_sib *sib;	/* the other ports of the group, in its order */
 	uint32_t place;		/* of the program's own port in the group */
+	struct dp_meter meter[DP_OWN_METERS];
 	struct dp_hmap qpns;	/* qp_num -> struct dp_qp, RC QPs of this context; dp_hmap_get_held() only */
 	struct dp_hmap lkeys;	/* lkey -> struct dp_mr */
 	_Atomic uint32_t refs;	/* PDs, CQs, channels, QPs */
@@ -289,6 +302,7 @@ struct dp_slot {
 	uint8_t opcode;	    /* enum ibv_wr_opcode */
 	struct ibv_wc wc;   /* rail 0's completion, while held */
 	uint64_t held_since;
+	uint64_t posted_ns; /* of a signal, on rail 0, where its round trip is measured; 0: not */
 	bool reported;	    /* stuck.c */
 };
 
@@ -331,6 +345,8 @@ struct dp_rail {
 	uint64_t posted; /* number of the newest fragment posted */
 	uint64_t seen;	 /* newest number that a completion, good or bad, was polled for */
 	uint32_t signaled; /* WRs posted whose completion counts in icq->pending */
+	uint64_t metered_sent, metered_arrived, metered_planned; /* what the port's meter was told */
+	uint64_t probe_ns; /* when it was posted */
 	enum { DP_PROBE_NONE, DP_PROBE_SENT, DP_PROBE_OK, DP_PROBE_FAILED } probe;
 	bool rts, dead;
 	struct dp_flow *flow;
@@ -367,6 +383,7 @@ struct dp_qp {
 	struct dp_order order;
 	struct dp_slot *slot;	   /* [order.mask + 1] */
 	struct dp_plan_policy policy;
+	uint64_t rtt_ns;	   /* the shortest seen; 0: unknown */
 	struct dp_rpd *rpd;	   /* the peer's remote keys */
 	bool busy;		   /* counted in scq->busy */
 	uint64_t stuck_said;	   /* stuck.c: when its last line was written, and how many WRs were overdue since */

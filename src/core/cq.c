@@ -298,6 +298,8 @@ static void after_progress(struct dp_cq *cq, struct dp_qp *q)
 	/* one that has ended may be freed as soon as its twins are gone: it must not get on the list again */
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_NATIVE && worth_a_look(q))
 		dp_cq_ready(cq, q);
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED)
+		dp_meter_update(q);
 	dp_qp_update_busy(q);
 }
 
@@ -316,6 +318,7 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 		atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
 		rail->signaled--;
 		rail->probe = wc->status == IBV_WC_SUCCESS ? DP_PROBE_OK : DP_PROBE_FAILED;
+		dp_meter_rtt(q, dp_now_ns() - rail->probe_ns);
 		dp_drop(&q->lock);
 		return;
 	}
@@ -414,6 +417,8 @@ static bool intake(struct dp_cq *cq, struct ibv_wc *wc, bool late)
 		dp_count(&dp_counters.held, 1);
 		give = false;
 	}
+	if (s->posted_ns)
+		dp_meter_rtt(q, dp_now_ns() - s->posted_ns);
 	after_progress(cq, q);
 out:
 	dp_drop(&q->lock);

@@ -81,6 +81,14 @@ static void find_group(struct dp_ctx *c)
 	}
 }
 
+static void init_meters(struct dp_ctx *c)
+{
+	for (uint32_t i = 0; i < DP_OWN_METERS; i++)
+		dp_lock_init(&c->meter[i].lock);
+	for (uint32_t i = 0; i < c->nsib; i++)
+		dp_lock_init(&c->sib[i].meter.lock);
+}
+
 struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
 {
 	struct dp_ctx *c = dp_ctx_find(ctx);
@@ -108,6 +116,7 @@ struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
 	c->create_qp_ex = verbs_get_ctx(ctx)->create_qp_ex;
 	c->create_cq_ex = verbs_get_ctx(ctx)->create_cq_ex;
 	find_group(c);
+	init_meters(c);
 	if (dp_hmap_put(&ctxs, (uintptr_t)ctx, c)) {
 		free(c->sib);
 		free(c);
@@ -151,6 +160,7 @@ static void unlock_one(void *val, void *arg)
 
 	(void)arg;
 	dp_lock_init(&c->lock);
+	init_meters(c);
 	dp_lock_init(&c->qpns.lock);
 	dp_lock_init(&c->lkeys.lock);
 	for (uint32_t i = 0; i < c->nsib; i++)

@@ -319,6 +319,21 @@ static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct d
 		o->last_signaled = o->next;
 }
 
+static bool untold(const struct dp_order *o, const struct waits *w)
+{
+	return w->siblings[0] > o->done[0] && w->siblings[0] > o->last_signaled;
+}
+
+/* Where DP_OP_HASTE matters. */
+static bool would_wait(const struct dp_order *o, const struct waits *w)
+{
+	bool wait = w->siblings[0] > o->done[0];
+
+	for (uint32_t r = 1; o->mode == DP_ORDER_RC && r < o->nrails && !wait; r++)
+		wait = !dp_order_reached(o, r, w->siblings[r], false) || !dp_order_reached(o, r, w->rail0[r], false);
+	return wait;
+}
+
 uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
 {
 	struct dp_range remote[DP_MAX_RAILS], local[DP_MAX_RAILS];
@@ -337,9 +352,12 @@ uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
 		 * Only a signalled WR at or after what we wait for tells of it. If none stands before this one,
 		 * the wait might never end: the program may be about to wait for this very WR.
 		 */
-		if (part && w.siblings[0] > o->done[0] && w.siblings[0] > o->last_signaled) {
+		if (part && untold(o, &w))
+			op->behind = DP_BEHIND_UNTOLD;
+		else if (part && (d->flags & DP_OP_HASTE) && would_wait(o, &w))
+			op->behind = DP_BEHIND_HASTE;
+		if (op->behind) {
 			part = NULL;
-			op->behind = true;
 			clear_waits(o, &w);
 			fill_fragments(o, d, NULL, remote, local);
 			bulk_waits(o, d, remote, local, true, w.rail0, w.siblings);
@@ -368,6 +386,8 @@ void dp_order_undo(struct dp_order *o)
 		else
 			o->bytes[r] -= size_of(or->remote);
 		o->last_write[r] = or->last_write;
+		if (r ? o->posts > pos : o->post0 > pos)
+			o->sent[r] -= size_of(or->remote);
 		/* what it wanted costs one flush too many at worst */
 		if (o->want[r] > o->planned[r])
 			o->want[r] = o->planned[r];
@@ -419,7 +439,14 @@ static void retire(struct dp_order *o)
 
 void dp_order_posted0(struct dp_order *o)
 {
+	o->sent[0] += size_of(dp_order_rail(o, o->post0, 0)->remote);
 	o->post0++;
+}
+
+void dp_order_unposted0(struct dp_order *o, uint64_t pos)
+{
+	while (o->post0 > pos)
+		o->sent[0] -= size_of(dp_order_rail(o, --o->post0, 0)->remote);
 }
 
 bool dp_order_may_posts(struct dp_order *o)
@@ -439,7 +466,15 @@ bool dp_order_may_posts(struct dp_order *o)
 
 void dp_order_posteds(struct dp_order *o)
 {
+	for (uint32_t r = 1; r < o->nrails; r++)
+		o->sent[r] += size_of(dp_order_rail(o, o->posts, r)->remote);
 	o->posts++;
+}
+
+static void arrive(struct dp_order *o, uint32_t rail, uint64_t bytes)
+{
+	o->bytes[rail] -= bytes;
+	o->arrived[rail] += bytes;
 }
 
 static void after_done(struct dp_order *o, uint32_t rail)
@@ -459,7 +494,7 @@ void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq)
 	raise_to(&o->counted[rail], o->tail);
 	/* an op without bytes here has the number of one before it */
 	for (uint64_t *p = &o->counted[rail]; *p < o->next && dp_order_rail(o, *p, rail)->seq <= seq; ++*p)
-		o->bytes[rail] -= size_of(dp_order_rail(o, *p, rail)->remote);
+		arrive(o, rail, size_of(dp_order_rail(o, *p, rail)->remote));
 	after_done(o, rail);
 }
 

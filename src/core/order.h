@@ -32,6 +32,7 @@ enum dp_op_flags {
 	DP_OP_PLAIN = 1 << 5,	 /* WRITE or READ without immediate: mode relaxed lets it overtake data */
 	DP_OP_ALL = 1 << 6,	 /* its ranges are unknown: conflicts with everything */
 	DP_OP_EVERY = 1 << 7,	 /* a signal that goes on every rail (part[]), at once on siblings; complete when all are */
+	DP_OP_HASTE = 1 << 9,	 /* bulk: whole on rail 0 rather than wait for rail 0 (strict), or for anything (rc) */
 	DP_OP_STRONG = 1 << 8,	 /* a signal that waits until what it waits for is visible, on every sibling */
 };
 
@@ -62,7 +63,7 @@ struct dp_op_marks {
 struct dp_op {
 	unsigned flags;
 	bool whole;	/* all bytes on rail 0 */
-	bool behind;	/* made whole because no completion would tell of what it must wait for */
+	enum { DP_BEHIND_NOT, DP_BEHIND_UNTOLD, DP_BEHIND_HASTE } behind; /* why whole: nothing would tell; DP_OP_HASTE */
 	struct dp_op_marks before; /* for dp_order_undo() */
 };
 
@@ -90,6 +91,7 @@ struct dp_order {
 	struct dp_range hull[DP_MAX_RAILS], lhull[DP_MAX_RAILS]; /* of what may be outstanding there */
 	uint64_t bytes[DP_MAX_RAILS];	/* outstanding there */
 	uint64_t counted[DP_MAX_RAILS]; /* ops before this one are no longer in bytes[] */
+	uint64_t sent[DP_MAX_RAILS], arrived[DP_MAX_RAILS]; /* bytes posted, and of these completed, ever */
 	uint64_t last_all; /* of the newest op whose ranges are unknown */
 
 	uint32_t flush;		/* bit r: on sibling r, acknowledged is not visible. Constant while bonded */
@@ -147,6 +149,8 @@ void dp_order_undo(struct dp_order *o);
 /* May op o->post0 go to rail 0 now? False also if there is none. dp_order_posted0() says that it went. */
 bool dp_order_may_post0(const struct dp_order *o);
 void dp_order_posted0(struct dp_order *o);
+/* Rail 0 took only the ops before pos of those said to be posted; the rest will be tried again. */
+void dp_order_unposted0(struct dp_order *o, uint64_t pos);
 /* The same for the sibling parts of op o->posts, all at once; ops without such parts are passed over. */
 bool dp_order_may_posts(struct dp_order *o);
 void dp_order_posteds(struct dp_order *o);

@@ -107,6 +107,14 @@ static bool room_on(const struct dp_qp *q, uint32_t r)
 	return dp_order_outstanding(&q->order, r) < q->rail[r].sq_size;
 }
 
+/* Is there anything that sibling parts could have to wait for, in the modes that ask? */
+static bool may_wait(const struct dp_order *o)
+{
+	if (o->mode == DP_ORDER_RC)
+		return o->done[0] < o->next || !dp_order_siblings_idle(o);
+	return o->done[0] < o->last_signal;
+}
+
 /* Decides the parts and finds the keys for them. Without success the WR goes whole on rail 0. */
 static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
 {
@@ -174,6 +182,8 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 	k->d.part = k->part;
 	k->keys = rkeys;
 	k->split = true;
+	if (dp_meter_needed(q) && may_wait(&q->order) && dp_meter_haste(q, k->part, k->len))
+		k->d.flags |= DP_OP_HASTE;
 	return;
 whole:
 	dp_fallback(why);
@@ -348,12 +358,14 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	go0 = o->post0 == pos && dp_order_may_post0(o);
 	gos = dp_order_may_posts(o); /* passes over ops without sibling parts, so it comes before the comparison */
 	gos = op->whole || (gos && o->posts == pos);
+	/* the depth as the program knows it: what it was not told of still fills its send queue */
+	if ((!go0 || dp_order_held(o) != UINT64_MAX) && pos - o->deliver >= q->cap.max_send_wr) {
+		dp_order_undo(o);
+		return ENOMEM;
+	}
 	if (!go0 || !gos) {
 		int err = go0 ? 0 : validate(q, wr, &k);
 
-		/* the depth as the program knows it: what it was not told of still fills its send queue */
-		if (!err && !go0 && pos - o->deliver >= q->cap.max_send_wr)
-			err = ENOMEM;
 		if (!err) {
 			s->qwr = dp_qwr_new(q, wr, k.split ? k.part : NULL, k.rkey, k.lkey);
 			if (!s->qwr)
@@ -370,6 +382,8 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 			dp_count(&dp_counters.deferred, 1);
 	}
 	if (go0) {
+		if (!(k.d.flags & DP_OP_BULK) && dp_meter_needed(q))
+			s->posted_ns = dp_now_ns();
 		dp_chain_add0(q, wr, k.split ? &k.part[0] : NULL);
 		dp_order_posted0(o);
 	}
@@ -391,7 +405,7 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 			rails += k.part[r].len != 0;
 		dp_count(rails > 1 ? &dp_counters.splits : &dp_counters.spreads, 1);
 	} else if (op->behind) {
-		dp_fallback(DP_FB_BEHIND_SIGNAL);
+		dp_fallback(op->behind == DP_BEHIND_HASTE ? DP_FB_HASTE : DP_FB_BEHIND_SIGNAL);
 	}
 	return 0;
 }
@@ -458,6 +472,15 @@ static int post_pending(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
  */
 static void look_at_siblings(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
+	/* parts of what was posted before may wait for what rail 0 acknowledges, and the program not poll for it now */
+	if (dp_meter_needed(q) && atomic_load_explicit(&q->scq->busy, memory_order_relaxed)) {
+		if (dp_try(&q->scq->lock)) {
+			if (dp_cq_progress(q->scq, true))
+				dp_channel_raise(q->scq);
+			dp_drop(&q->scq->lock);
+		}
+		return;
+	}
 	if (wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_READ)
 		if (!wr->next && wr->num_sge > 0 && wr->sg_list[0].length >= dp_cfg.spread_min)
 			return;
@@ -487,6 +510,7 @@ static int post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
 		break;
 	case DP_QP_BONDED:
 		ret = post_bonded(q, wr, bad);
+		dp_meter_update(q);
 		dp_qp_update_busy(q);
 		break;
 	default:

@@ -40,6 +40,17 @@ static inline unsigned dp_qp_signaled(const struct dp_qp *q, unsigned int send_f
  */
 bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsigned int send_flags);
 
+/* ---- meter.c: with lock held */
+
+bool dp_meter_needed(const struct dp_qp *q); /* by its mode */
+/* After anything was posted or completed. */
+void dp_meter_update(struct dp_qp *q);
+/* Nothing of q is outstanding any more, or will be told of. */
+void dp_meter_drop(struct dp_qp *q);
+void dp_meter_rtt(struct dp_qp *q, uint64_t ns); /* one was seen */
+/* Is a bulk WR of len bytes, cut so, better whole than waiting for rail 0? */
+bool dp_meter_haste(const struct dp_qp *q, const struct dp_part *part, uint64_t len);
+
 /* ---- upstream.c */
 
 /*

@@ -89,10 +89,11 @@ static int release0(struct dp_qp *q)
 	if (o->post0 == first)
 		return 0;
 	ret = dp_chain_post0(q, &accepted);
-	o->post0 = first + accepted;
+	dp_order_unposted0(o, first + accepted);
 	now = dp_now_ns();
 	for (uint64_t p = first; p < o->post0; p++) {
 		count_wait(q, p, now);
+		dp_qp_slot(q, p)->posted_ns = now;
 		drop_copy(q, p);
 	}
 	/* a provider may free a slot of its queue a little after giving the completion: try again later */

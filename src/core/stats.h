@@ -31,6 +31,7 @@
 	X(RKEY_NONE, "rkey-none")	       /* WR: remote key has no twin */                                       \
 	X(LEASE_EXPIRED, "lease-expired")      /* WR: the owner of the remote keys was not heard of */                \
 	X(BEHIND_SIGNAL, "behind-signal")      /* WR: bulk behind a signal that no completion will tell of */         \
+	X(HASTE, "behind-signal-hurry")	       /* WR: bulk for which to wait for a signal does not pay */                 \
 	X(FLUSH_REGIONS, "flush-regions")      /* WR: too many regions wait for a flush on a sibling */               \
 	X(SQ_FULL, "twin-sq-full")	       /* WR: no room on a twin's send queue */
 

@@ -300,6 +300,7 @@ int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_in
 	}
 	dp_take(&q->lock);
 	rail->probe = DP_PROBE_SENT;
+	rail->probe_ns = dp_now_ns();
 	rail->signaled++;
 	atomic_fetch_add_explicit(&rail->icq->pending, 1, memory_order_relaxed);
 	ret = rail->twin->context->ops.post_send(rail->twin, &wr, &bad);
