@@ -389,6 +389,7 @@ struct dp_qp {
 	uint64_t stuck_said;	   /* stuck.c: when its last line was written, and how many WRs were overdue since */
 	uint64_t stuck_more;
 	bool retry;		   /* rail 0's queue had no room for what may go: on the ready list until it has */
+	enum dp_wait_cause event;  /* what may let the first of the queue go */
 	bool sibling_refused;	   /* a twin took not what it should have taken */
 	bool unrecorded;	   /* an op could not be recorded: never bond */
 	_Atomic bool binding;	   /* bind.c: the provider's bind_mw may post the request that is being recorded */

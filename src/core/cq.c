@@ -327,6 +327,7 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 	if (wc->status == IBV_WC_SUCCESS) {
 		atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
 		rail->signaled--;
+		q->event = flush ? DP_WAIT_FLUSH : DP_WAIT_ACK;
 		if (flush)
 			dp_flush_done(q, rail, wc->wr_id);
 		else

@@ -52,6 +52,20 @@ struct dp_flow {
 	struct dp_flow *next;	/* private */
 };
 
+/* What a queued signal waited for last. */
+#define DP_WAIT_CAUSE_LIST(X)                                                                                         \
+	X(ACK, "ack")	  /* a sibling's acknowledgement */                                                           \
+	X(FLUSH, "flush") /* a flush behind it */                                                                     \
+	X(TURN, "turn")	  /* an earlier request that waited */                                                        \
+	X(ROOM, "room")	  /* room in rail 0's send queue */
+enum dp_wait_cause {
+#define DP_WAIT_ENUM(name, str) DP_WAIT_##name,
+	DP_WAIT_CAUSE_LIST(DP_WAIT_ENUM)
+#undef DP_WAIT_ENUM
+	DP_WAIT_CAUSES
+};
+#define DP_WAIT_BUCKETS 256 /* four for each power of two of ns */
+
 struct dp_counters {
 	_Atomic uint64_t bonds;	  /* QPs that became bonded */
 	_Atomic uint64_t splits;  /* WRs with bytes on more than one rail */
@@ -59,6 +73,8 @@ struct dp_counters {
 	_Atomic uint64_t signals; /* signals posted on bonded QPs */
 	_Atomic uint64_t signals_waited;
 	_Atomic uint64_t signal_wait_ns;
+	_Atomic uint64_t signal_wait_hist[DP_WAIT_BUCKETS]; /* dp_signal_waited() */
+	_Atomic uint64_t wait_by[DP_WAIT_CAUSES];	    /* signals, by what let them go at last */
 	_Atomic uint64_t deferred; /* sibling parts that waited for a signal's acknowledgement or an overlap */
 	_Atomic uint64_t held;	   /* completions held back */
 	_Atomic uint64_t flushes;     /* READs of ours that push what siblings wrote into the peer's memory */
@@ -72,6 +88,8 @@ static inline void dp_count(_Atomic uint64_t *c, uint64_t n)
 {
 	atomic_fetch_add_explicit(c, n, memory_order_relaxed);
 }
+/* A queued signal went after ns. */
+void dp_signal_waited(uint64_t ns, enum dp_wait_cause cause);
 static inline void dp_fallback(enum dp_fallback reason)
 {
 	dp_count(&dp_counters.fallback[reason], 1);
