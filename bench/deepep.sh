@@ -44,7 +44,7 @@ one()
 	esac
 	[ $n -gt $((rounds * 3)) ] && n=$((rounds * 3))
 	# shellcheck disable=SC2086 # nothing, or an option
-	DUALPORT_ORDERING=$ordering "$top/scripts/softnic" --build . --rate "$rate" --delay "$delay" $lib -- \
+	DUALPORT_PATIENCE=auto DUALPORT_ORDERING=$ordering "$top/scripts/softnic" --build . --rate "$rate" --delay "$delay" $lib -- \
 		bench/deepep --size "$size" --peers "$2" --rounds "$n" --window "$window" --flags $flags 2>> "$out/errors"
 }
 

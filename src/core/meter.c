@@ -113,6 +113,8 @@ bool dp_meter_haste(const struct dp_qp *q, const struct dp_part *part, uint64_t 
 	struct dp_patience p = { .rtt_ns = q->rtt_ns, .bytes = len };
 	uint64_t others, most;
 
+	if (dp_cfg.patience != DP_PATIENCE_AUTO)
+		return dp_cfg.patience == DP_PATIENCE_NEVER;
 	for (uint32_t r = 1; r < q->nrails; r++)
 		if (part[r].len > p.part)
 			p.part = part[r].len;

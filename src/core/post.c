@@ -219,6 +219,24 @@ static void on_every(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_cl
 	k->split = true;
 }
 
+/*
+ * Two keys of one memory need not agree in the addresses by which WRs name it. What is not known of a key (it has no
+ * twins, or the answer is on its way) is taken as it is named.
+ */
+static void place(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
+{
+	bool atomic = k->d.flags & DP_OP_ATOMIC;
+	const struct dp_rkeys *keys;
+
+	if (!q->rpd || k->d.remote.lo == k->d.remote.hi)
+		return;
+	keys = dp_rkey_peek(q->rpd, atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey);
+	if (!keys)
+		return;
+	k->d.remote.lo += keys->shift;
+	k->d.remote.hi += keys->shift;
+}
+
 /* What only a bonded QP needs to know of a signal. */
 static void look_closer(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
 {
@@ -344,6 +362,8 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	uint64_t pos;
 
 	classify(q, wr, &k);
+	if (o->bonded)
+		place(q, wr, &k);
 	if ((k.d.flags & DP_OP_BULK) && o->bonded)
 		cut(q, wr, &k);
 	else if (o->bonded)
