@@ -379,7 +379,7 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	gos = dp_order_may_posts(o); /* passes over ops without sibling parts, so it comes before the comparison */
 	gos = op->whole || (gos && o->posts == pos);
 	/* the depth as the program knows it: what it was not told of still fills its send queue */
-	if ((!go0 || dp_order_held(o) != UINT64_MAX) && pos - o->deliver >= q->cap.max_send_wr) {
+	if (!go0 && pos - o->deliver >= q->cap.max_send_wr) {
 		dp_order_undo(o);
 		return ENOMEM;
 	}
@@ -492,15 +492,6 @@ static int post_pending(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
  */
 static void look_at_siblings(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
-	/* parts of what was posted before may wait for what rail 0 acknowledges, and the program not poll for it now */
-	if (dp_meter_needed(q) && atomic_load_explicit(&q->scq->busy, memory_order_relaxed)) {
-		if (dp_try(&q->scq->lock)) {
-			if (dp_cq_progress(q->scq, true))
-				dp_channel_raise(q->scq);
-			dp_drop(&q->scq->lock);
-		}
-		return;
-	}
 	if (wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_READ)
 		if (!wr->next && wr->num_sge > 0 && wr->sg_list[0].length >= dp_cfg.spread_min)
 			return;
