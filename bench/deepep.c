@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * The wire pattern of DeepEP over NVSHMEM's proxy: one thread, one queue pair for each peer, rounds of one WRITE to each
- * peer and then a FETCH_ADD there, all signalled, into one completion queue. A verbs program like any other: bench/deepep.sh
- * runs it with and without the library. The peers are one process.
+ * The wire pattern of DeepEP over NVSHMEM's proxy: one thread, one queue pair for each peer, rounds of one WRITE to
+ * each peer and then a FETCH_ADD there, all signalled, into one completion queue. A verbs program like any other:
+ * bench/deepep.sh runs it with and without the library. The peers are one process.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -32,7 +32,8 @@ static struct {
 	size_t size;
 	unsigned peers, rounds, window;
 	enum flags flags;
-} opt = { .dev = "mlx5_0", .peer_dev = "mlx5_0", .size = 65536, .peers = 8, .rounds = 100, .window = 16, .flags = ATOMIC };
+} opt = { .dev = "mlx5_0", .peer_dev = "mlx5_0", .size = 65536, .peers = 8, .rounds = 100, .window = 16,
+	  .flags = ATOMIC };
 
 struct end {
 	struct rc_dev dev;

@@ -166,8 +166,8 @@ struct dp_rkeys {
 
 /*
  * The keys of the peer's twins for its rkey; NULL and *why when they cannot be used now. Asks the owner, in the
- * background, if they are not known. Call with the qp.lock of a QP that holds the rpd; valid while it is held. Lock-free
- * but for the first use of a key.
+ * background, if they are not known. Call with the qp.lock of a QP that holds the rpd; valid while it is held.
+ * Lock-free but for the first use of a key.
  */
 const struct dp_rkeys *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, enum dp_fallback *why);
 /* The same without asking, and whether it may be used for new fragments or not; NULL: not known. */

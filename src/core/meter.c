@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * What the modes that wait for rail 0 have to know to decide whether waiting pays: how fast a port is, who else uses it, and
- * how long a round trip takes. Measured, since links may be slower than they say.
+ * What the modes that wait for rail 0 have to know to decide whether waiting pays: how fast a port is, who else uses
+ * it, and how long a round trip takes. Measured, since links may be slower than they say.
  */
 #include "qp.h"
 
@@ -21,8 +21,8 @@ static struct dp_meter *meter_of(const struct dp_qp *q, uint32_t r)
 }
 
 /*
- * The rate is what completes while there is always something outstanding, from a completion to one at least a window and
- * some polls later, since each poll may find what came long before. What waits in our queues is not outstanding.
+ * The rate is what completes while there is always something outstanding, from a completion to one at least a window
+ * and some polls later, since each poll may find what came long before. What waits in our queues is not outstanding.
  */
 static void completed(struct dp_meter *m, uint64_t bytes, uint64_t now)
 {

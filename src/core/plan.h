@@ -45,9 +45,9 @@ struct dp_patience {
 
 /*
  * True: cut, and wait. A QP that always does sends one such WR in the time of the part, the round trip that
- * acknowledges it, and that of the signal behind it, for which the next WR's part waits. If nothing is cut, rail 0's port
- * takes the time of all bytes, everybody's, and nobody waits. So waiting pays if others keep the ports busy meanwhile, or
- * if the part is long. False, if nothing is known yet: whole is never worse than one port.
+ * acknowledges it, and that of the signal behind it, for which the next WR's part waits. If nothing is cut, rail 0's
+ * port takes the time of all bytes, everybody's, and nobody waits. So waiting pays if others keep the ports busy
+ * meanwhile, or if the part is long. False, if nothing is known yet: whole is never worse than one port.
  */
 bool dp_plan_wait(const struct dp_patience *p);
 

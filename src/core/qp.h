@@ -54,8 +54,8 @@ bool dp_meter_haste(const struct dp_qp *q, const struct dp_part *part, uint64_t 
 /* ---- upstream.c */
 
 /*
- * Names the PCIe upstream port of a device: of one host, equal numbers mean that what both write is seen in the order in
- * which they acknowledged it. Means nothing to other hosts. Never 0.
+ * Names the PCIe upstream port of a device: of one host, equal numbers mean that what both write is seen in the order
+ * in which they acknowledged it. Means nothing to other hosts. Never 0.
  */
 uint64_t dp_upstream(struct ibv_context *ctx);
 uint64_t dp_upstream_of_path(char *path); /* of where the device link leads; destroys path */
@@ -72,8 +72,8 @@ bool dp_flush_room(struct dp_qp *q, uint32_t r, uint32_t rkey0);
 void dp_flush_wrote(struct dp_qp *q, uint32_t r, uint64_t seq, uint64_t addr, uint32_t rkey0,
 		    const struct dp_rkeys *keys);
 /*
- * Appends to sibling r's chain the flush that is due behind what stands there. False: the chain has no room for it; post
- * it, and call again.
+ * Appends to sibling r's chain the flush that is due behind what stands there. False: the chain has no room for it;
+ * post it, and call again.
  */
 bool dp_flush_chain(struct dp_qp *q, uint32_t r);
 /* The newest fragment that a flush with this wr_id covers; of others their own number. */

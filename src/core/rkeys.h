@@ -27,7 +27,7 @@ enum {
 	DP_MSG_KEYS_ACK,		/* u16 n, n * u64 seq */
 	DP_MSG_KEYS_WATCH,		/* u32 pd, u32 id: tell all keys, then END with that id, then what comes */
 	DP_MSG_KEYS_UNWATCH,		/* u32 pd */
-	DP_MSG_KEYS_TABLE,		/* u32 pd, u8 k, u16 n, n * { u32 rkey, key: u8 flags, u64 shift, k * u32 twin's rkey } */
+	DP_MSG_KEYS_TABLE,		/* u32 pd, u8 k, u16 n, n * { rkey, key: u8 flags, u64 shift, k * u32 twin's } */
 	DP_MSG_KEYS_END,		/* u32 pd, u32 id */
 };
 /* Acknowledge only when fragments that use the key are complete: the MR stays, only its twins go. */

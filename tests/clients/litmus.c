@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * Patterns by which programs tell that data has arrived, each by itself: --pattern NAME, or all. Whoever sees the sign looks
- * at once at what it stands for. Both ends are in this process: whatever the NICs do, the order in memory is theirs.
+ * Patterns by which programs tell that data has arrived, one by one. Whoever sees the sign looks at once at what it
+ * stands for. Both ends are in this process: whatever the NICs do, the order in memory is theirs.
  */
 #include <errno.h>
 #include <stdatomic.h>

@@ -467,7 +467,7 @@ static void place_below(struct world *w, uint32_t rail, unsigned to)
 		world_place(w, rail);
 }
 
-/* What the machine takes for visible by now must be so. The slots of ops that it has forgotten just now still hold them. */
+/* What the machine takes for visible by now must be so. Ops that it has forgotten just now are still in their slots. */
 static void believe(struct world *w, uint32_t rail)
 {
 	struct ref *r = &w->r;
