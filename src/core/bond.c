@@ -166,6 +166,7 @@ static void send_twins(struct dp_bond *b, enum dp_bond_type type)
 
 	head(b, &m);
 	m.pd_id = b->q->pd->id;
+	m.upstream = dp_upstream(b->q->c->ctx);
 	m.nrails = b->q->nrails - 1;
 	for (uint32_t r = 1; r < b->q->nrails; r++)
 		m.rail[r - 1] = b->mine[r];
@@ -227,11 +228,12 @@ static void on_ask(struct dp_bond *b, const struct dp_bond_msg *m)
 static void take_theirs(struct dp_bond *b, const struct dp_bond_msg *m)
 {
 	b->peer_pd = m->pd_id;
+	b->peer_upstream = m->upstream;
 	memset(b->theirs, 0, sizeof(b->theirs));
 	for (uint32_t i = 0; i < m->nrails; i++)
 		b->theirs[i + 1] = m->rail[i];
 	for (uint32_t r = 1; r < b->q->nrails; r++)
-		b->q->rail[r].peer_sib_idx = b->theirs[r].sib_idx;
+		dp_rail_take(&b->q->rail[r], &b->theirs[r]);
 	b->rpd = dp_rpd_get(b->peer, b->peer_pd); /* NULL: tried again at the switch */
 }
 

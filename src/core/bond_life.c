@@ -128,10 +128,12 @@ static void loop_to_self(struct dp_bond *b)
 		return;
 	}
 	b->peer_pd = q->pd->id;
+	b->peer_upstream = dp_upstream(q->c->ctx);
+	q->loopback = true;
 	b->peer_incarnation = b->my_incarnation;
 	memcpy(b->theirs, b->mine, sizeof(b->theirs));
 	for (uint32_t r = 1; r < q->nrails; r++)
-		q->rail[r].peer_sib_idx = q->rail[r].sib_idx;
+		dp_rail_take(&q->rail[r], &b->theirs[r]);
 	b->rpd = dp_rpd_get(b->peer, b->peer_pd);
 	if (!dp_bond_connect_twins(b)) {
 		dp_bond_give_up(b, DP_FB_TWIN_QP_FAILED);

@@ -15,6 +15,7 @@ static void put_twin(struct dp_wbuf *b, const struct dp_twin_info *t)
 	dp_put8(b, t->rd_atomic);
 	dp_put8(b, t->access);
 	dp_put8(b, t->sib_idx);
+	dp_put64(b, t->upstream);
 	dp_put(b, t->text, sizeof(t->text));
 }
 
@@ -29,6 +30,7 @@ static void get_twin(struct dp_rbuf *b, struct dp_twin_info *t)
 	t->rd_atomic = dp_get8(b);
 	t->access = dp_get8(b);
 	t->sib_idx = dp_get8(b);
+	t->upstream = dp_get64(b);
 	dp_get(b, t->text, sizeof(t->text));
 	t->text[sizeof(t->text) - 1] = '\0';
 }
@@ -51,6 +53,7 @@ int dp_bond_send(struct dp_peer *peer, enum dp_bond_type type, const struct dp_b
 	case DP_BOND_OFFER:
 	case DP_BOND_ACCEPT:
 		dp_put32(&b, m->pd_id);
+		dp_put64(&b, m->upstream);
 		dp_put32(&b, m->nrails);
 		for (uint32_t i = 0; i < m->nrails; i++)
 			put_twin(&b, &m->rail[i]);
@@ -87,6 +90,7 @@ bool dp_bond_parse(enum dp_bond_type type, const uint8_t *data, size_t len, stru
 	case DP_BOND_OFFER:
 	case DP_BOND_ACCEPT:
 		m->pd_id = dp_get32(&b);
+		m->upstream = dp_get64(&b);
 		m->nrails = dp_get32(&b);
 		if (m->nrails >= DP_MAX_RAILS)
 			return false;

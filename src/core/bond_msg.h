@@ -22,6 +22,7 @@ struct dp_bond_msg {
 	uint32_t src_incarnation;
 	uint32_t dst_incarnation; /* as the sender knows it; not in ASK */
 	uint8_t reply;		  /* ASK: in answer to an ASK */
+	uint64_t upstream;	  /* OFFER, ACCEPT: dp_upstream() of the sender's own port */
 	uint32_t pd_id;		  /* names the sender's remote keys */
 	uint32_t nrails;
 	struct dp_twin_info rail[DP_MAX_RAILS]; /* qpn 0: none there */

@@ -34,6 +34,7 @@ struct dp_bond {
 	struct dp_locate *locate;
 	struct dp_peer *peer;
 	uint32_t peer_pd;
+	uint64_t peer_upstream; /* of its own port */
 	struct dp_twin_info mine[DP_MAX_RAILS], theirs[DP_MAX_RAILS]; /* by rail */
 	uint64_t probe_deadline, keys_deadline;
 	struct dp_rpd *rpd; /* until the switch moves it to the QP, and again at the end; put by the control thread */
@@ -44,6 +45,14 @@ struct dp_bond {
 static inline struct dp_bond *dp_bond_of(struct dp_timer *t)
 {
 	return (struct dp_bond *)((char *)t - offsetof(struct dp_bond, timer));
+}
+
+/* What later matters of the peer's twin. */
+static inline void dp_rail_take(struct dp_rail *rail, const struct dp_twin_info *theirs)
+{
+	rail->peer_sib_idx = theirs->sib_idx;
+	rail->peer_upstream = theirs->upstream;
+	rail->peer_reads = theirs->access & IBV_ACCESS_REMOTE_READ;
 }
 
 /* bond.c */

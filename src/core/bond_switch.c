@@ -8,6 +8,7 @@
 
 #define PROBE_LIMIT_NS UINT64_C(3000000000)
 #define PROBE_LOOK_NS UINT64_C(500000)
+#define PROBE_SPIN_NS UINT64_C(30000)
 /* how long a bond waits for the peer's keys: without them the program's first WRs all go on one rail */
 #define KEYS_LIMIT_NS UINT64_C(200000000)
 
@@ -129,6 +130,7 @@ static void switch_over(struct dp_bond *b)
 			.align = dp_cfg.align,
 		};
 		set_weights(q);
+		dp_flush_setup(q, b->peer_upstream);
 		dp_order_bond(&q->order);
 		/* release: see dp_post_send() */
 		atomic_store_explicit(&q->state, DP_QP_BONDED, memory_order_release);
@@ -148,16 +150,10 @@ static void switch_over(struct dp_bond *b)
 	dp_bond_settled(q);
 }
 
-static void look_at_probes(struct dp_timer *t)
+static bool probes_open(struct dp_qp *q)
 {
-	struct dp_bond *b = dp_bond_of(t);
-	struct dp_qp *q = b->q;
 	bool open = false;
-	uint64_t now;
 
-	dp_take(&q->ctl);
-	if (b->ended || b->state != PROBING)
-		goto out;
 	dp_take(&q->scq->lock);
 	dp_cq_progress(q->scq, false);
 	dp_take(&q->lock);
@@ -165,8 +161,20 @@ static void look_at_probes(struct dp_timer *t)
 		open |= q->rail[r].twin && q->rail[r].probe == DP_PROBE_SENT;
 	dp_drop(&q->lock);
 	dp_drop(&q->scq->lock);
+	return open;
+}
+
+static void look_at_probes(struct dp_timer *t)
+{
+	struct dp_bond *b = dp_bond_of(t);
+	struct dp_qp *q = b->q;
+	uint64_t now;
+
+	dp_take(&q->ctl);
+	if (b->ended || b->state != PROBING)
+		goto out;
 	now = dp_now_ns();
-	if ((open && now < b->probe_deadline) || (b->rpd && !dp_rpd_ready(b->rpd) && now < b->keys_deadline))
+	if ((probes_open(q) && now < b->probe_deadline) || (b->rpd && !dp_rpd_ready(b->rpd) && now < b->keys_deadline))
 		dp_timer_arm(&b->timer, PROBE_LOOK_NS, look_at_probes);
 	else
 		switch_over(b);
@@ -206,6 +214,9 @@ void dp_bond_probe(struct dp_bond *b)
 			q->rail[r].probe = DP_PROBE_FAILED;
 		}
 	}
+	/* a short round trip can only be measured by looking at once */
+	for (uint64_t end = dp_now_ns() + PROBE_SPIN_NS; dp_now_ns() < end && probes_open(q);)
+		;
 	dp_timer_arm(&b->timer, PROBE_LOOK_NS / 4, look_at_probes);
 }
 

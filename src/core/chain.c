@@ -47,7 +47,7 @@ void dp_chain_add0(struct dp_qp *q, const struct ibv_send_wr *wr, const struct d
 }
 
 void dp_chain_add(struct dp_qp *q, uint32_t r, const struct ibv_send_wr *wr, const struct dp_part *part,
-		  const uint32_t *lkeys, uint32_t rkey, uint64_t seq)
+		  const uint32_t *lkeys, uint32_t rkey, uint64_t seq, bool scratch)
 {
 	struct dp_rail *rail = &q->rail[r];
 	struct ibv_send_wr *w;
@@ -58,6 +58,8 @@ void dp_chain_add(struct dp_qp *q, uint32_t r, const struct ibv_send_wr *wr, con
 	w->wr.rdma.rkey = rkey;
 	/* only the last of a chain tells; the program's own flags do not matter here, but for the fence */
 	w->send_flags = wr->send_flags & IBV_SEND_FENCE;
+	if (scratch)
+		dp_scratch_sge(rail, w, (uint32_t)part->len);
 }
 
 static void empty(struct dp_chain *ch)
@@ -89,34 +91,51 @@ int dp_chain_post0(struct dp_qp *q, unsigned *accepted)
 	return ret;
 }
 
+static bool post_sibling(struct dp_rail *rail)
+{
+	struct dp_chain *ch = &rail->chain;
+	struct ibv_send_wr *bad;
+	uint64_t bytes = 0, newest = 0;
+	unsigned msgs = 0;
+	bool ok = true;
+
+	if (!ch->n)
+		return true;
+	ch->wr[ch->n - 1].send_flags |= IBV_SEND_SIGNALED;
+	for (unsigned i = 0; i < ch->n; i++) {
+		newest = dp_flush_covers(ch->wr[i].wr_id);
+		if (ch->wr[i].wr_id & DP_FLUSH_BIT)
+			continue;
+		for (int k = 0; k < ch->wr[i].num_sge; k++)
+			bytes += ch->wr[i].sg_list[k].length;
+		msgs++;
+	}
+	atomic_fetch_add_explicit(&rail->icq->pending, 1, memory_order_relaxed);
+	if (rail->dead || rail->twin->context->ops.post_send(rail->twin, ch->wr, &bad)) {
+		atomic_fetch_sub_explicit(&rail->icq->pending, 1, memory_order_relaxed);
+		rail->dead = true;
+		ok = false;
+	} else {
+		rail->posted = newest;
+		rail->signaled++;
+		dp_count(&rail->flow->bytes, bytes);
+		dp_count(&rail->flow->msgs, msgs);
+	}
+	empty(ch);
+	return ok;
+}
+
 bool dp_chain_posts(struct dp_qp *q)
 {
 	bool ok = true;
 
 	for (uint32_t r = 1; r < q->nrails; r++) {
-		struct dp_rail *rail = &q->rail[r];
-		struct dp_chain *ch = &rail->chain;
-		struct ibv_send_wr *bad;
-		uint64_t bytes = 0;
+		bool more;
 
-		if (!ch->n)
-			continue;
-		ch->wr[ch->n - 1].send_flags |= IBV_SEND_SIGNALED;
-		for (unsigned i = 0; i < ch->n; i++)
-			for (int k = 0; k < ch->wr[i].num_sge; k++)
-				bytes += ch->wr[i].sg_list[k].length;
-		atomic_fetch_add_explicit(&rail->icq->pending, 1, memory_order_relaxed);
-		if (rail->dead || rail->twin->context->ops.post_send(rail->twin, ch->wr, &bad)) {
-			atomic_fetch_sub_explicit(&rail->icq->pending, 1, memory_order_relaxed);
-			rail->dead = true;
-			ok = false;
-		} else {
-			rail->posted = ch->wr[ch->n - 1].wr_id;
-			rail->signaled++;
-			dp_count(&rail->flow->bytes, bytes);
-			dp_count(&rail->flow->msgs, ch->n);
-		}
-		empty(ch);
+		do {
+			more = !dp_flush_chain(q, r);
+			ok &= post_sibling(&q->rail[r]);
+		} while (more && ok);
 	}
 	return ok;
 }

@@ -13,6 +13,8 @@
 
 enum dp_ordering { DP_ORDER_RC, DP_ORDER_STRICT, DP_ORDER_SIGNAL, DP_ORDER_RELAXED };
 enum dp_nvshmem_devices { DP_NVSHMEM_GROUP, DP_NVSHMEM_FIRST, DP_NVSHMEM_ALL };
+enum dp_flush { DP_FLUSH_AUTO, DP_FLUSH_ACK, DP_FLUSH_READ };
+enum dp_patience_setting { DP_PATIENCE_AUTO, DP_PATIENCE_ALWAYS, DP_PATIENCE_NEVER };
 enum dp_weights { DP_WEIGHTS_EQUAL, DP_WEIGHTS_FIXED, DP_WEIGHTS_RATE };
 
 /* "mlx5_0:1" or "mlx5_0:1:3" (GID index); "mlx5_0" means port 1 */
@@ -45,6 +47,8 @@ struct dp_config {
 	enum dp_weights weights;
 	uint32_t weight[DP_MAX_RAILS]; /* weights = fixed: by place in the group; 1..65535 */
 	enum dp_ordering ordering;
+	enum dp_flush flush;
+	enum dp_patience_setting patience;
 	uint64_t bond_wait_ns;	  /* budget of the process */
 	uint64_t peer_timeout_ns; /* how long a QP waits, native, for its peer's answer */
 	uint64_t lease_ns;	  /* how long a peer may use remote keys without hearing from their owner */

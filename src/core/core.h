@@ -33,6 +33,17 @@ extern const struct dp_stub *dp_stub;
 
 /* ---- contexts (ctx.c) ------------------------------------------------------------------------------------- */
 
+/* Of one port, as seen from one context of the program; meter.c. */
+struct dp_meter {
+	dp_lock lock; /* a leaf */
+	uint64_t rate;	  /* bytes per second; 0: unknown */
+	uint64_t open;	  /* bytes posted and not completed */
+	uint64_t planned; /* the same and those that wait */
+	uint64_t qps;	  /* QPs with such bytes */
+	uint64_t since, got, looks; /* bytes completed since that time, in so many polls; since 0: no window is open */
+};
+#define DP_OWN_METERS 4 /* ports of one device that are told apart */
+
 /* A sibling port as seen from one context of the program. */
 struct dp_sib {
 	struct dp_port_name port;
@@ -42,6 +53,7 @@ struct dp_sib {
 	struct ibv_context *ctx; /* opened by us; never patched; NULL: could not be opened (said) */
 	struct ibv_device_attr attr;
 	struct dp_hmap twins; /* qp_num there -> struct dp_rail */
+	struct dp_meter meter;
 	bool watched;	      /* its async events are drained by the control thread */
 };
 
@@ -59,6 +71,7 @@ struct dp_ctx {
 	_Atomic uint32_t nsib;	/* 0 until then, and if there is no group for this process */
 	struct dp_sib *sib;	/* the other ports of the group, in its order */
 	uint32_t place;		/* of the program's own port in the group */
+	struct dp_meter meter[DP_OWN_METERS];
 	struct dp_hmap qpns;	/* qp_num -> struct dp_qp, RC QPs of this context; dp_hmap_get_held() only */
 	struct dp_hmap lkeys;	/* lkey -> struct dp_mr */
 	_Atomic uint32_t refs;	/* PDs, CQs, channels, QPs */
@@ -96,6 +109,7 @@ struct dp_pd {
 	struct ibv_pd *twin[DP_MAX_RAILS]; /* by sibling; NULL where it failed, and until dp_pd_settle() */
 	_Atomic bool settled;
 	dp_lock settling;      /* held over verbs; taken before dp_ctx.lock, nothing else */
+	struct ibv_mr *scratch[DP_MAX_RAILS]; /* by sibling; memory of ours in them; NULL where there is none; flush.c */
 	dp_lock lock;
 	struct dp_hmap rkeys;  /* rkey -> struct dp_mr: what peers ask for */
 };
@@ -110,6 +124,11 @@ struct dp_mr {
 	bool usable;	      /* every twin is there */
 	struct dp_holder *holders; /* peers that know the keys; rkeys.c */
 };
+
+/* flush.c. Memory of ours in the twin of pd on that sibling: where flushes read to. 0 or -errno. [control] */
+int dp_scratch_make(struct dp_pd *pd, uint32_t sib_idx);
+void dp_scratch_drop(struct dp_pd *pd);
+#define DP_EVERY_MAX 64 /* bytes of it */
 
 struct dp_pd *dp_pd_find(struct ibv_pd *pd);
 /*
@@ -148,12 +167,24 @@ void dp_rpd_put(struct dp_rpd *rpd);
 /* [control] Did all keys that the peer had at dp_rpd_get() arrive? Also if there are none, or the peer is gone. */
 bool dp_rpd_ready(const struct dp_rpd *rpd);
 
+enum { DP_RKEY_READ = 1, DP_RKEY_RELAXED = 2 }; /* IBV_ACCESS_REMOTE_READ, IBV_ACCESS_RELAXED_ORDERING */
+
+/* What the owner said of one of its rkeys. */
+struct dp_rkeys {
+	uint64_t shift;	/* a remote address plus this, modulo 2^64, is one that two keys of one memory agree in */
+	uint32_t flags;	/* DP_RKEY_* */
+	uint32_t n;
+	uint32_t key[];	/* of its twins, by the owner's sibling number */
+};
+
 /*
- * The keys of the peer's twins for its rkey, by the peer's sibling number, n of them; NULL and *why when they
- * cannot be used now. Asks the owner, in the background, if they are not known. Call with the qp.lock of a QP
- * that holds the rpd; valid while it is held. Lock-free but for the first use of a key.
+ * The keys of the peer's twins for its rkey; NULL and *why when they cannot be used now. Asks the owner, in the
+ * background, if they are not known. Call with the qp.lock of a QP that holds the rpd; valid while it is held.
+ * Lock-free but for the first use of a key.
  */
-const uint32_t *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, uint32_t *n, enum dp_fallback *why);
+const struct dp_rkeys *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, enum dp_fallback *why);
+/* The same without asking, and whether it may be used for new fragments or not; NULL: not known. */
+const struct dp_rkeys *dp_rkey_peek(struct dp_rpd *rpd, uint32_t rkey);
 /* [control] Messages of type DP_MSG_KEYS + 0..15, and the end of a peer. */
 void dp_rkeys_message(struct dp_peer *peer, uint16_t type, const uint8_t *data, size_t len);
 void dp_rkeys_gone(struct dp_peer *peer);
@@ -284,6 +315,7 @@ struct dp_slot {
 	uint8_t opcode;	    /* enum ibv_wr_opcode */
 	struct ibv_wc wc;   /* rail 0's completion, while held */
 	uint64_t held_since;
+	uint64_t posted_ns; /* of a signal, on rail 0, where its round trip is measured; 0: not */
 	bool reported;	    /* stuck.c */
 };
 
@@ -294,6 +326,17 @@ struct dp_chain {
 	struct ibv_sge *sge; /* DP_BATCH * max_send_sge */
 };
 
+#define DP_DIRTY 8	 /* regions on one sibling whose bytes are to be flushed */
+#define DP_FLUSH_SLOTS 16 /* of a twin's send queue, for flushes */
+
+/* A region of the peer that fragments of one sibling wrote to: not all of them are known to be visible. */
+struct dp_dirty {
+	uint32_t rkey0, rkey; /* the program's key, and its twin's */
+	bool reads;	      /* it allows READs */
+	uint64_t addr;	      /* some byte that was written there */
+	uint64_t first, last; /* numbers of the oldest and newest such fragment */
+};
+
 /* rail[0] is the program's own port: only chain, flow and text are used there. */
 struct dp_rail {
 	struct dp_qp *q;
@@ -301,6 +344,13 @@ struct dp_rail {
 	struct dp_sib *sib;
 	uint32_t sib_idx;      /* in ctx->sib: index into local keys */
 	uint32_t peer_sib_idx; /* index into the peer's keys */
+	uint64_t peer_upstream;
+	bool peer_reads;	   /* the peer's twin allows READs */
+	bool flushes;		   /* flushes are possible */
+	uint32_t rd_atomic;	   /* READs that may be outstanding */
+	struct dp_dirty dirty[DP_DIRTY];
+	uint32_t ndirty, flushing; /* flushing: READs of flushes outstanding */
+	uint32_t scratch_lkey;	   /* 0: there is no scratch memory */
 	struct ibv_qp *twin;
 	struct dp_icq *icq;
 	uint32_t icq_used; /* entries of it that are set apart */
@@ -308,6 +358,8 @@ struct dp_rail {
 	uint64_t posted; /* number of the newest fragment posted */
 	uint64_t seen;	 /* newest number that a completion, good or bad, was polled for */
 	uint32_t signaled; /* WRs posted whose completion counts in icq->pending */
+	uint64_t metered_sent, metered_arrived, metered_planned; /* what the port's meter was told */
+	uint64_t probe_ns; /* when it was posted */
 	enum { DP_PROBE_NONE, DP_PROBE_SENT, DP_PROBE_OK, DP_PROBE_FAILED } probe;
 	bool rts, dead;
 	struct dp_flow *flow;
@@ -344,11 +396,13 @@ struct dp_qp {
 	struct dp_order order;
 	struct dp_slot *slot;	   /* [order.mask + 1] */
 	struct dp_plan_policy policy;
+	uint64_t rtt_ns;	   /* the shortest seen; 0: unknown */
 	struct dp_rpd *rpd;	   /* the peer's remote keys */
 	bool busy;		   /* counted in scq->busy */
 	uint64_t stuck_said;	   /* stuck.c: when its last line was written, and how many WRs were overdue since */
 	uint64_t stuck_more;
 	bool retry;		   /* rail 0's queue had no room for what may go: on the ready list until it has */
+	enum dp_wait_cause event;  /* what may let the first of the queue go */
 	bool sibling_refused;	   /* a twin took not what it should have taken */
 	bool unrecorded;	   /* an op could not be recorded: never bond */
 	_Atomic bool binding;	   /* bind.c: the provider's bind_mw may post the request that is being recorded */
@@ -372,6 +426,7 @@ struct dp_qp {
 	struct dp_qp *ready_next;
 
 	struct dp_bond *bond; /* with ctl */
+	bool loopback;	      /* connected to itself; set before it is bonded */
 	bool settled;	      /* bonded, or never will be; bond_life.c, its lock */
 };
 

@@ -257,12 +257,31 @@ static bool worth_a_look(struct dp_qp *q)
 	       dp_order_deliverable(&q->order) != UINT64_MAX;
 }
 
+/* Posts the flushes that have become due; also for a QP that has failed, as long as its twins are well. */
+static void flush(struct dp_qp *q)
+{
+	int state = atomic_load_explicit(&q->state, memory_order_relaxed);
+	bool due = false;
+
+	if (state == DP_QP_NATIVE || state == DP_QP_PENDING || q->twins_err)
+		return;
+	for (uint32_t r = 1; r < q->order.nrails && !due; r++)
+		due = dp_order_flush_due(&q->order, r, q->rail[r].posted);
+	if (due && !dp_chain_posts(q))
+		dp_fail_sibling(q, IBV_WC_LOC_QP_OP_ERR, UINT64_MAX);
+}
+
 static void release(struct dp_qp *q)
 {
-	if (q->going || atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
+	if (q->going)
 		return;
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED) {
+		flush(q);
+		return;
+	}
 	switch (dp_qp_release(q)) {
 	case DP_RELEASED:
+		flush(q);
 		break;
 	case DP_REFUSED0:
 		dp_fail_refused(q);
@@ -279,12 +298,16 @@ static void after_progress(struct dp_cq *cq, struct dp_qp *q)
 	/* one that has ended may be freed as soon as its twins are gone: it must not get on the list again */
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_NATIVE && worth_a_look(q))
 		dp_cq_ready(cq, q);
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED)
+		dp_meter_update(q);
 	dp_qp_update_busy(q);
 }
 
 static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc *wc)
 {
 	struct dp_rail *rail = dp_hmap_get(&icq->sib->twins, wc->qp_num);
+	bool flush = wc->wr_id & DP_FLUSH_BIT;
+	uint64_t seq = dp_flush_covers(wc->wr_id);
 	struct dp_qp *q;
 
 	if (!rail || rail->icq != icq)
@@ -295,29 +318,34 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 		atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
 		rail->signaled--;
 		rail->probe = wc->status == IBV_WC_SUCCESS ? DP_PROBE_OK : DP_PROBE_FAILED;
+		dp_meter_rtt(q, dp_now_ns() - rail->probe_ns);
 		dp_drop(&q->lock);
 		return;
 	}
-	if (wc->wr_id > rail->seen)
-		rail->seen = wc->wr_id;
+	if (seq > rail->seen)
+		rail->seen = seq;
 	if (wc->status == IBV_WC_SUCCESS) {
 		atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
 		rail->signaled--;
-		dp_order_done(&q->order, rail->idx, wc->wr_id);
+		q->event = flush ? DP_WAIT_FLUSH : DP_WAIT_ACK;
+		if (flush)
+			dp_flush_done(q, rail, wc->wr_id);
+		else
+			dp_order_done(&q->order, rail->idx, seq);
 	} else if (!rail->dead) {
 		rail->dead = true;
 		/* RC completes in order: what stood before the one that failed has arrived */
-		if (wc->status != IBV_WC_WR_FLUSH_ERR && wc->wr_id)
-			dp_order_done(&q->order, rail->idx, wc->wr_id - 1);
+		if (wc->status != IBV_WC_WR_FLUSH_ERR && seq)
+			dp_order_done(&q->order, rail->idx, flush ? seq : seq - 1);
 		if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING) {
 			/* a wrong key or range is the program's affair, and it is told */
 			dp_log_at(wc->status == IBV_WC_REM_ACCESS_ERR ? DP_LOG_INFO : DP_LOG_WARN,
-				  "qp 0x%x: %s: twin 0x%x: fragment %llu: %s", q->qp_num, rail->sib->text,
-				  rail->twin->qp_num, (unsigned long long)wc->wr_id,
+				  "qp 0x%x: %s: twin 0x%x: %s %llu: %s", q->qp_num, rail->sib->text,
+				  rail->twin->qp_num, flush ? "flush of fragment" : "fragment", (unsigned long long)seq,
 				  q->c->real->wc_status_str(wc->status));
 			dp_fallback(DP_FB_RAIL_LOST);
 		}
-		dp_fail_sibling(q, wc->status, dp_order_of(&q->order, rail->idx, wc->wr_id));
+		dp_fail_sibling(q, wc->status, flush ? UINT64_MAX : dp_order_of(&q->order, rail->idx, seq));
 	}
 	after_progress(cq, q);
 	dp_drop(&q->lock);
@@ -390,6 +418,8 @@ static bool intake(struct dp_cq *cq, struct ibv_wc *wc, bool late)
 		dp_count(&dp_counters.held, 1);
 		give = false;
 	}
+	if (s->posted_ns)
+		dp_meter_rtt(q, dp_now_ns() - s->posted_ns);
 	after_progress(cq, q);
 out:
 	dp_drop(&q->lock);

@@ -85,9 +85,16 @@ static int list_siblings(struct dp_ctx *c, const struct dp_port_group *g, int po
 		s->real = c->real;
 		dp_stats_port(s->text);
 		dp_hmap_init(&s->twins);
+		dp_lock_init(&s->meter.lock);
 		n++;
 	}
 	return (int)n;
+}
+
+static void init_meters(struct dp_ctx *c)
+{
+	for (uint32_t i = 0; i < DP_OWN_METERS; i++)
+		dp_lock_init(&c->meter[i].lock);
 }
 
 struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
@@ -117,6 +124,7 @@ struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
 	c->create_qp_ex = verbs_get_ctx(ctx)->create_qp_ex;
 	c->create_cq_ex = verbs_get_ctx(ctx)->create_cq_ex;
 	look_for_group(c);
+	init_meters(c);
 	if (dp_hmap_put(&ctxs, (uintptr_t)ctx, c)) {
 		free(c);
 		c = NULL;
@@ -159,10 +167,13 @@ static void unlock_one(void *val, void *arg)
 
 	(void)arg;
 	dp_lock_init(&c->lock);
+	init_meters(c);
 	dp_lock_init(&c->qpns.lock);
 	dp_lock_init(&c->lkeys.lock);
-	for (uint32_t i = 0; i < c->nsib; i++)
+	for (uint32_t i = 0; i < c->nsib; i++) {
 		dp_lock_init(&c->sib[i].twins.lock);
+		dp_lock_init(&c->sib[i].meter.lock);
+	}
 }
 
 void dp_ctx_after_fork(void)

@@ -134,6 +134,12 @@ void dp_order_unbond(struct dp_order *o)
 	o->bonded = false;
 }
 
+/* What is at or before this number on a rail concerns nobody any more. */
+static uint64_t settled(const struct dp_order *o, uint32_t r)
+{
+	return r && (o->flush >> r & 1) ? o->visible[r] : o->done[r];
+}
+
 /* Does a signal wait until the siblings have drained? */
 static bool drains(const struct dp_order *o, unsigned flags)
 {
@@ -159,7 +165,7 @@ static void wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t
 			      struct dp_range local, uint64_t wait[])
 {
 	for (uint32_t e = 0; e < o->nrails; e++) {
-		if (e == rail || o->planned[e] == o->done[e])
+		if (e == rail || o->planned[e] == settled(o, e))
 			continue;
 		/* the hull of all that is outstanding there spares the scan in the common case */
 		if (!(e == 0 && o->last_all > o->done[0]) && !overlap(o->hull[e], remote) &&
@@ -169,7 +175,7 @@ static void wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t
 			const struct dp_op_rail *er = dp_order_rail(o, p, e);
 			unsigned fe;
 
-			if (er->seq <= o->done[e] || er->seq <= wait[e])
+			if (er->seq <= settled(o, e) || er->seq <= wait[e])
 				break; /* numbers only fall from here on */
 			if (e && empty(er->remote))
 				continue; /* the number is an earlier op's */
@@ -259,6 +265,19 @@ static void clear_waits(const struct dp_order *o, struct waits *w)
 	memset(w->siblings, 0, o->nrails * sizeof(uint64_t));
 }
 
+/* What op d, entered with these numbers, needs to be visible on sibling r. */
+static void want_visible(struct dp_order *o, const struct dp_op_desc *d, uint32_t r, const struct dp_op_rail *or)
+{
+	if (d->flags & DP_OP_STRONG)
+		raise_to(&o->want[r], or->wait0);
+	if (!(o->flush >> r & 1))
+		return;
+	raise_to(&o->want[r], or->wait0);
+	raise_to(&o->want[r], or->waits);
+	if (d->flags & DP_OP_SIGNALED)
+		raise_to(&o->want[r], or->seq);
+}
+
 /* Enters the op at o->next and raises the marks that later ops look at. */
 static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct dp_range remote[],
 		  const struct dp_range local[], const struct waits *w)
@@ -280,9 +299,14 @@ static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct d
 			.wait0 = w->rail0[r],
 			.waits = w->siblings[r],
 			.last_read = o->last_read[r],
+			.last_write = o->last_write[r],
 		};
 		if (here && (d->flags & (DP_OP_READ | DP_OP_ATOMIC)))
 			o->last_read[r] = o->planned[r];
+		if (r && here && !(d->flags & DP_OP_READ))
+			o->last_write[r] = o->planned[r];
+		if (r)
+			want_visible(o, d, r, or);
 		hull_add(&o->hull[r], remote[r]);
 		hull_add(&o->lhull[r], local[r]);
 		o->bytes[r] += size_of(remote[r]);
@@ -295,6 +319,21 @@ static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct d
 		o->last_signaled = o->next;
 }
 
+static bool untold(const struct dp_order *o, const struct waits *w)
+{
+	return w->siblings[0] > o->done[0] && w->siblings[0] > o->last_signaled;
+}
+
+/* Where DP_OP_HASTE matters. */
+static bool would_wait(const struct dp_order *o, const struct waits *w)
+{
+	bool wait = w->siblings[0] > o->done[0];
+
+	for (uint32_t r = 1; o->mode == DP_ORDER_RC && r < o->nrails && !wait; r++)
+		wait = !dp_order_reached(o, r, w->siblings[r], false) || !dp_order_reached(o, r, w->rail0[r], false);
+	return wait;
+}
+
 uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
 {
 	struct dp_range remote[DP_MAX_RAILS], local[DP_MAX_RAILS];
@@ -303,7 +342,7 @@ uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
 	struct dp_op *op = dp_order_op(o, o->next);
 
 	*op = (struct dp_op){ .flags = d->flags };
-	if (!(d->flags & DP_OP_BULK) || !o->bonded || !on_siblings(o, part))
+	if (!(d->flags & (DP_OP_BULK | DP_OP_EVERY)) || !o->bonded || !on_siblings(o, part))
 		part = NULL;
 	clear_waits(o, &w);
 	fill_fragments(o, d, part, remote, local);
@@ -313,9 +352,12 @@ uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
 		 * Only a signalled WR at or after what we wait for tells of it. If none stands before this one,
 		 * the wait might never end: the program may be about to wait for this very WR.
 		 */
-		if (part && w.siblings[0] > o->done[0] && w.siblings[0] > o->last_signaled) {
+		if (part && untold(o, &w))
+			op->behind = DP_BEHIND_UNTOLD;
+		else if (part && (d->flags & DP_OP_HASTE) && would_wait(o, &w))
+			op->behind = DP_BEHIND_HASTE;
+		if (op->behind) {
 			part = NULL;
-			op->behind = true;
 			clear_waits(o, &w);
 			fill_fragments(o, d, NULL, remote, local);
 			bulk_waits(o, d, remote, local, true, w.rail0, w.siblings);
@@ -343,6 +385,12 @@ void dp_order_undo(struct dp_order *o)
 			o->counted[r] = pos;
 		else
 			o->bytes[r] -= size_of(or->remote);
+		o->last_write[r] = or->last_write;
+		if (r ? o->posts > pos : o->post0 > pos)
+			o->sent[r] -= size_of(or->remote);
+		/* what it wanted costs one flush too many at worst */
+		if (o->want[r] > o->planned[r])
+			o->want[r] = o->planned[r];
 	}
 	o->last_signal = op->before.signal;
 	o->last_signaled = op->before.signaled;
@@ -358,11 +406,12 @@ void dp_order_undo(struct dp_order *o)
 bool dp_order_may_post0(const struct dp_order *o)
 {
 	const struct dp_op_rail *or = dp_order_rail(o, o->post0, 0);
+	bool strong = dp_order_op(o, o->post0)->flags & DP_OP_STRONG;
 
 	if (o->post0 == o->next)
 		return false;
 	for (uint32_t r = 1; r < o->nrails; r++)
-		if (o->done[r] < or[r].wait0)
+		if (!dp_order_reached(o, r, or[r].wait0, strong))
 			return false;
 	return true;
 }
@@ -375,7 +424,7 @@ static bool finished(const struct dp_order *o, uint64_t pos)
 	if (pos >= o->post0 || pos >= o->deliver)
 		return false;
 	for (uint32_t r = 0; r < o->nrails; r++)
-		if (o->done[r] < or[r].seq)
+		if (!dp_order_reached(o, r, or[r].seq, false))
 			return false;
 	return true;
 }
@@ -390,7 +439,14 @@ static void retire(struct dp_order *o)
 
 void dp_order_posted0(struct dp_order *o)
 {
+	o->sent[0] += size_of(dp_order_rail(o, o->post0, 0)->remote);
 	o->post0++;
+}
+
+void dp_order_unposted0(struct dp_order *o, uint64_t pos)
+{
+	while (o->post0 > pos)
+		o->sent[0] -= size_of(dp_order_rail(o, --o->post0, 0)->remote);
 }
 
 bool dp_order_may_posts(struct dp_order *o)
@@ -403,14 +459,32 @@ bool dp_order_may_posts(struct dp_order *o)
 		return false;
 	or = dp_order_rail(o, o->posts, 0);
 	for (uint32_t r = 0; r < o->nrails; r++)
-		if (o->done[r] < or[r].waits)
+		if (!dp_order_reached(o, r, or[r].waits, false))
 			return false;
 	return true;
 }
 
 void dp_order_posteds(struct dp_order *o)
 {
+	for (uint32_t r = 1; r < o->nrails; r++)
+		o->sent[r] += size_of(dp_order_rail(o, o->posts, r)->remote);
 	o->posts++;
+}
+
+static void arrive(struct dp_order *o, uint32_t rail, uint64_t bytes)
+{
+	o->bytes[rail] -= bytes;
+	o->arrived[rail] += bytes;
+}
+
+static void after_done(struct dp_order *o, uint32_t rail)
+{
+	/* what was not written need not be flushed */
+	if (rail && o->visible[rail] >= o->last_write[rail])
+		o->visible[rail] = o->done[rail];
+	if (settled(o, rail) == o->planned[rail])
+		o->hull[rail] = o->lhull[rail] = (struct dp_range){ 0, 0 };
+	retire(o);
 }
 
 void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq)
@@ -420,10 +494,28 @@ void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq)
 	raise_to(&o->counted[rail], o->tail);
 	/* an op without bytes here has the number of one before it */
 	for (uint64_t *p = &o->counted[rail]; *p < o->next && dp_order_rail(o, *p, rail)->seq <= seq; ++*p)
-		o->bytes[rail] -= size_of(dp_order_rail(o, *p, rail)->remote);
-	if (o->done[rail] == o->planned[rail])
-		o->hull[rail] = o->lhull[rail] = (struct dp_range){ 0, 0 };
-	retire(o);
+		arrive(o, rail, size_of(dp_order_rail(o, *p, rail)->remote));
+	after_done(o, rail);
+}
+
+bool dp_order_flush_due(const struct dp_order *o, uint32_t rail, uint64_t posted)
+{
+	uint64_t covered = o->asked[rail] > o->visible[rail] ? o->asked[rail] : o->visible[rail];
+
+	return o->want[rail] > covered && posted > covered;
+}
+
+void dp_order_flush_posted(struct dp_order *o, uint32_t rail, uint64_t posted)
+{
+	raise_to(&o->asked[rail], posted);
+}
+
+void dp_order_flushed(struct dp_order *o, uint32_t rail, uint64_t covers)
+{
+	/* RC: what stands before the READ has completed */
+	dp_order_done(o, rail, covers);
+	raise_to(&o->visible[rail], covers);
+	after_done(o, rail);
 }
 
 uint64_t dp_order_match(struct dp_order *o)
@@ -460,7 +552,7 @@ uint64_t dp_order_deliverable(struct dp_order *o)
 		return UINT64_MAX;
 	or = dp_order_rail(o, o->deliver, 0);
 	for (uint32_t r = 1; r < o->nrails; r++)
-		if (o->done[r] < or[r].seq)
+		if (!dp_order_reached(o, r, or[r].seq, false))
 			return UINT64_MAX;
 	return o->deliver;
 }

@@ -8,6 +8,10 @@
  * fragments are posted in that order, so an op needs only a vector: the last number on each rail at or before
  * it. RC completes in order per QP, hence "completed up to" is one number per rail.
  *
+ * An acknowledgement says that the peer's device has the bytes, not that they can be seen. On a sibling in `flush`, and
+ * for an op with DP_OP_STRONG on every sibling, "completed" means visible: known so from a flush, a READ of ours on the
+ * same rail behind the fragments that it covers. It has no number: it names the newest fragment before it.
+ *
  * Two queues drain independently: rail 0 strictly in program order, and the sibling parts in program order
  * among themselves. "Passing a signal" means that a sibling part goes while the signal still waits.
  */
@@ -27,6 +31,9 @@ enum dp_op_flags {
 	DP_OP_ATOMIC = 1 << 4,	 /* like READ for a later fence; writes both ranges */
 	DP_OP_PLAIN = 1 << 5,	 /* WRITE or READ without immediate: mode relaxed lets it overtake data */
 	DP_OP_ALL = 1 << 6,	 /* its ranges are unknown: conflicts with everything */
+	DP_OP_EVERY = 1 << 7,	 /* a signal that goes on every rail (part[]), at once on siblings; complete when all are */
+	DP_OP_HASTE = 1 << 9,	 /* bulk: whole on rail 0 rather than wait for rail 0 (strict), or for anything (rc) */
+	DP_OP_STRONG = 1 << 8,	 /* a signal that waits until what it waits for is visible, on every sibling */
 };
 
 struct dp_range {
@@ -37,7 +44,7 @@ struct dp_op_desc {
 	unsigned flags;
 	struct dp_range remote;	      /* all of the WR */
 	struct dp_range local;	      /* written by the WR (READ, atomics): hull of its SGEs; else empty */
-	const struct dp_part *part;   /* bulk: [nrails]; NULL: all on rail 0 */
+	const struct dp_part *part;   /* bulk and EVERY: [nrails]; NULL: all on rail 0 */
 	const struct dp_range *lpart; /* READ with part: hull of the SGEs of each part, [nrails] */
 };
 
@@ -46,7 +53,7 @@ struct dp_op_rail {
 	uint64_t seq;		       /* fragments planned on this rail at or before this op */
 	uint64_t wait0;		       /* rail-0 part goes when this rail completed that many */
 	uint64_t waits;		       /* sibling parts likewise */
-	uint64_t last_read;	       /* for dp_order_undo() */
+	uint64_t last_read, last_write; /* for dp_order_undo() */
 };
 
 struct dp_op_marks {
@@ -56,7 +63,7 @@ struct dp_op_marks {
 struct dp_op {
 	unsigned flags;
 	bool whole;	/* all bytes on rail 0 */
-	bool behind;	/* made whole because no completion would tell of what it must wait for */
+	enum { DP_BEHIND_NOT, DP_BEHIND_UNTOLD, DP_BEHIND_HASTE } behind; /* why whole: nothing would tell; DP_OP_HASTE */
 	struct dp_op_marks before; /* for dp_order_undo() */
 };
 
@@ -84,7 +91,14 @@ struct dp_order {
 	struct dp_range hull[DP_MAX_RAILS], lhull[DP_MAX_RAILS]; /* of what may be outstanding there */
 	uint64_t bytes[DP_MAX_RAILS];	/* outstanding there */
 	uint64_t counted[DP_MAX_RAILS]; /* ops before this one are no longer in bytes[] */
+	uint64_t sent[DP_MAX_RAILS], arrived[DP_MAX_RAILS]; /* bytes posted, and of these completed, ever */
 	uint64_t last_all; /* of the newest op whose ranges are unknown */
+
+	uint32_t flush;		/* bit r: on sibling r, acknowledged is not visible. Constant while bonded */
+	uint64_t visible[DP_MAX_RAILS];	   /* "done" in the sense of visible, siblings only; never above done */
+	uint64_t want[DP_MAX_RAILS];	   /* what somebody waits to be visible */
+	uint64_t asked[DP_MAX_RAILS];	   /* flushes posted cover that many */
+	uint64_t last_write[DP_MAX_RAILS]; /* number of the newest WRITE there: behind it there is nothing to flush */
 };
 
 /* slots: a power of two. 0 or -ENOMEM. */
@@ -135,12 +149,21 @@ void dp_order_undo(struct dp_order *o);
 /* May op o->post0 go to rail 0 now? False also if there is none. dp_order_posted0() says that it went. */
 bool dp_order_may_post0(const struct dp_order *o);
 void dp_order_posted0(struct dp_order *o);
+/* Rail 0 took only the ops before pos of those said to be posted; the rest will be tried again. */
+void dp_order_unposted0(struct dp_order *o, uint64_t pos);
 /* The same for the sibling parts of op o->posts, all at once; ops without such parts are passed over. */
 bool dp_order_may_posts(struct dp_order *o);
 void dp_order_posteds(struct dp_order *o);
 
 /* Sibling rail completed everything up to its fragment number seq. */
 void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq);
+/*
+ * Should a flush be posted on this sibling now? posted: the newest fragment that was posted there; it is what the flush
+ * covers. dp_order_flush_posted() says that it was, dp_order_flushed() that it completed.
+ */
+bool dp_order_flush_due(const struct dp_order *o, uint32_t rail, uint64_t posted);
+void dp_order_flush_posted(struct dp_order *o, uint32_t rail, uint64_t posted);
+void dp_order_flushed(struct dp_order *o, uint32_t rail, uint64_t covers);
 /*
  * Rail 0 gave a good completion: that of the oldest unmatched signalled op. Returns its position, or UINT64_MAX
  * if no posted op expects one.
@@ -153,6 +176,13 @@ uint64_t dp_order_held(struct dp_order *o);
 /* The next completion that may be given; UINT64_MAX if none. dp_order_delivered() says that it was. */
 uint64_t dp_order_deliverable(struct dp_order *o);
 void dp_order_delivered(struct dp_order *o);
+/* Is fragment n of a sibling as complete as later ops may need it? */
+static inline bool dp_order_reached(const struct dp_order *o, uint32_t rail, uint64_t n, bool strong)
+{
+	bool visible = rail && (strong || (o->flush >> rail & 1));
+
+	return (visible ? o->visible[rail] : o->done[rail]) >= n;
+}
 static inline bool dp_order_queued(const struct dp_order *o)
 {
 	return o->post0 < o->next || o->posts < o->next;

@@ -455,9 +455,29 @@ out:
 	return ok;
 }
 
+/*
+ * Addresses in this process tell whether two regions share memory. A dmabuf has none; its iova is what programs use in
+ * place of it.
+ */
+static uint64_t shift_of(const struct dp_mr_how *how)
+{
+	return how->kind == DP_MR_DMABUF ? 0 : (uint64_t)(uintptr_t)how->addr - how->iova;
+}
+
+void dp_owner_put_key(struct dp_wbuf *b, const struct dp_mr_rec *r)
+{
+	unsigned access = (unsigned)r->m.access;
+
+	dp_put8(b, (access & IBV_ACCESS_REMOTE_READ ? DP_RKEY_READ : 0) |
+			   (access & IBV_ACCESS_RELAXED_ORDERING ? DP_RKEY_RELAXED : 0));
+	dp_put64(b, shift_of(&r->how));
+	for (uint32_t i = 0; i < r->m.pd->c->nsib; i++)
+		dp_put32(b, r->m.twin[i] ? r->m.twin[i]->rkey : 0);
+}
+
 static void answer(struct dp_peer *peer, struct dp_pd *pd, uint32_t pd_id, uint32_t rkey)
 {
-	uint8_t buf[9 + 4 * DP_MAX_RAILS];
+	uint8_t buf[9 + DP_KEY_LEN(DP_MAX_RAILS)];
 	struct dp_wbuf b = { .p = buf, .cap = sizeof(buf) };
 	struct dp_mr_rec *r = NULL;
 
@@ -468,8 +488,7 @@ static void answer(struct dp_peer *peer, struct dp_pd *pd, uint32_t pd_id, uint3
 		r = dp_hmap_get(&pd->rkeys, rkey);
 		if (r && r->m.usable && pd->c->nsib <= DP_MAX_RAILS && dp_holder_add(r, peer)) {
 			dp_put8(&b, (uint8_t)pd->c->nsib);
-			for (uint32_t i = 0; i < pd->c->nsib; i++)
-				dp_put32(&b, r->m.twin[i] ? r->m.twin[i]->rkey : 0);
+			dp_owner_put_key(&b, r);
 		} else {
 			r = NULL;
 		}

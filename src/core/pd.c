@@ -81,6 +81,7 @@ static void unpublish_id(struct dp_pd *pd)
 
 static void drop_twins(struct dp_pd *pd)
 {
+	dp_scratch_drop(pd);
 	for (uint32_t i = 0; i < pd->c->nsib; i++) {
 		int err = pd->twin[i] ? pd->c->real->dealloc_pd(pd->twin[i]) : 0;
 

@@ -52,6 +52,14 @@ unsigned dp_plan_cut(const struct dp_plan_policy *pol, uint64_t raddr, uint64_t 
 	return n;
 }
 
+bool dp_plan_wait(const struct dp_patience *p)
+{
+	/* in bytes: what a port sends in two round trips */
+	wide trips = (wide)p->rtt_ns * 2 * p->rate / 1000000000u;
+
+	return p->rtt_ns && p->rate && p->part + trips <= (wide)p->bytes + p->others;
+}
+
 int dp_plan_sges(const struct ibv_sge *in, int nin, const struct dp_part *part, const uint32_t *keys,
 		 struct ibv_sge *out, int max)
 {

@@ -6,6 +6,7 @@
 #ifndef DUALPORT_PLAN_H
 #define DUALPORT_PLAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <infiniband/verbs.h>
 #include "config.h"
@@ -32,6 +33,23 @@ struct dp_part {
  * Returns the number of rails with bytes.
  */
 unsigned dp_plan_cut(const struct dp_plan_policy *pol, uint64_t raddr, uint64_t len, struct dp_part *part);
+
+/* Whether to cut a bulk WR whose sibling parts have to wait until rail 0 acknowledges what stands before it. */
+struct dp_patience {
+	uint64_t rtt_ns; /* 0: unknown */
+	uint64_t rate;	 /* of a port, bytes per second; 0: unknown */
+	uint64_t bytes;	 /* of the WR */
+	uint64_t part;	 /* the longest of its sibling parts */
+	uint64_t others; /* bytes that other QPs send on rail 0 for each such WR of this one */
+};
+
+/*
+ * True: cut, and wait. A QP that always does sends one such WR in the time of the part, the round trip that
+ * acknowledges it, and that of the signal behind it, for which the next WR's part waits. If nothing is cut, rail 0's
+ * port takes the time of all bytes, everybody's, and nobody waits. So waiting pays if others keep the ports busy
+ * meanwhile, or if the part is long. False, if nothing is known yet: whole is never worse than one port.
+ */
+bool dp_plan_wait(const struct dp_patience *p);
 
 /*
  * Writes to out[] the SGEs (of in[0..nin)) that cover part, in order, without empty ones; returns their number

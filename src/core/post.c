@@ -14,6 +14,7 @@ struct wr_class {
 	bool split; /* has parts on siblings */
 	struct dp_part part[DP_MAX_RAILS];
 	struct dp_range lpart[DP_MAX_RAILS];
+	const struct dp_rkeys *keys; /* split: of the program's rkey */
 	uint32_t rkey[DP_MAX_RAILS];
 	uint32_t lkey[DP_MAX_RAILS * 32]; /* [nrails][num_sge] */
 };
@@ -106,12 +107,20 @@ static bool room_on(const struct dp_qp *q, uint32_t r)
 	return dp_order_outstanding(&q->order, r) < q->rail[r].sq_size;
 }
 
+/* Is there anything that sibling parts could have to wait for, in the modes that ask? */
+static bool may_wait(const struct dp_order *o)
+{
+	if (o->mode == DP_ORDER_RC)
+		return o->done[0] < o->next || !dp_order_siblings_idle(o);
+	return o->done[0] < o->last_signal;
+}
+
 /* Decides the parts and finds the keys for them. Without success the WR goes whole on rail 0. */
 static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
 {
 	enum dp_fallback why = DP_FB_SQ_FULL;
-	const uint32_t *rkeys;
-	uint32_t n, bytes_on = 0;
+	const struct dp_rkeys *rkeys;
+	uint32_t bytes_on = 0;
 
 	if (wr->num_sge > MAX_CUT_SGE)
 		return;
@@ -135,14 +144,17 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 		if (!room_on(q, r))
 			goto whole;
 	}
-	rkeys = dp_rkey_get(q->rpd, wr->wr.rdma.rkey, &n, &why);
+	rkeys = dp_rkey_get(q->rpd, wr->wr.rdma.rkey, &why);
 	if (!rkeys)
 		goto whole;
 	for (uint32_t r = 1; r < q->nrails; r++) {
 		why = DP_FB_RKEY_NONE;
-		if (q->rail[r].peer_sib_idx >= n)
+		if (q->rail[r].peer_sib_idx >= rkeys->n)
 			goto whole;
-		k->rkey[r] = rkeys[q->rail[r].peer_sib_idx];
+		why = DP_FB_FLUSH_REGIONS;
+		if (wr->opcode == IBV_WR_RDMA_WRITE && !dp_flush_room(q, r, wr->wr.rdma.rkey))
+			goto whole;
+		k->rkey[r] = rkeys->key[q->rail[r].peer_sib_idx];
 	}
 	why = DP_FB_LKEY_UNKNOWN;
 	for (int i = 0; i < wr->num_sge; i++) {
@@ -168,10 +180,88 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 		k->d.lpart = k->lpart;
 	}
 	k->d.part = k->part;
+	k->keys = rkeys;
 	k->split = true;
+	if (dp_meter_needed(q) && may_wait(&q->order) && dp_meter_haste(q, k->part, k->len))
+		k->d.flags |= DP_OP_HASTE;
 	return;
 whole:
 	dp_fallback(why);
+}
+
+/*
+ * The READ by which a program flushes its own device, on a QP connected to itself: other ports of the card may have
+ * written, so each reads, into memory of ours. The keys are this process's own.
+ */
+static void on_every(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
+{
+	const struct dp_mr *mr = dp_hmap_get(&q->pd->rkeys, wr->wr.rdma.rkey);
+
+	if (!mr || !mr->usable || wr->num_sge > MAX_CUT_SGE) {
+		dp_fallback(DP_FB_RKEY_NONE);
+		return;
+	}
+	for (uint32_t r = 1; r < q->nrails; r++) {
+		if (!q->rail[r].scratch_lkey || !room_on(q, r)) {
+			dp_fallback(DP_FB_SQ_FULL);
+			return;
+		}
+		k->rkey[r] = mr->twin[q->rail[r].sib_idx]->rkey;
+		k->lpart[r] = (struct dp_range){ 0, 0 };
+		memset(&k->lkey[r * (uint32_t)wr->num_sge], 0, (size_t)wr->num_sge * sizeof(k->lkey[0]));
+	}
+	for (uint32_t r = 0; r < q->nrails; r++)
+		k->part[r] = (struct dp_part){ 0, k->len };
+	k->lpart[0] = k->d.local;
+	k->d.flags |= DP_OP_EVERY;
+	k->d.lpart = k->lpart;
+	k->d.part = k->part;
+	k->split = true;
+}
+
+/*
+ * Two keys of one memory need not agree in the addresses by which WRs name it. What is not known of a key (it has no
+ * twins, or the answer is on its way) is taken as it is named.
+ */
+static void place(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
+{
+	bool atomic = k->d.flags & DP_OP_ATOMIC;
+	const struct dp_rkeys *keys;
+
+	if (!q->rpd || k->d.remote.lo == k->d.remote.hi)
+		return;
+	keys = dp_rkey_peek(q->rpd, atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey);
+	if (!keys)
+		return;
+	k->d.remote.lo += keys->shift;
+	k->d.remote.hi += keys->shift;
+}
+
+/* What only a bonded QP needs to know of a signal. */
+static void look_closer(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
+{
+	const struct dp_rkeys *keys;
+
+	if (wr->opcode == IBV_WR_RDMA_READ && q->loopback && k->len && k->len <= DP_EVERY_MAX && !k->inlined)
+		on_every(q, wr, k);
+	/* within one connection, atomics and SENDs are not bypassed where order is relaxed; WRITEs are */
+	if (wr->opcode == IBV_WR_RDMA_WRITE && dp_cfg.flush == DP_FLUSH_AUTO && k->len && q->rpd) {
+		keys = dp_rkey_peek(q->rpd, wr->wr.rdma.rkey);
+		if (keys && (keys->flags & DP_RKEY_RELAXED))
+			k->d.flags |= DP_OP_STRONG;
+	}
+}
+
+/* Siblings' parts of the op at pos are on their way, or will be: what they write may have to be flushed. */
+static void note_writes(struct dp_qp *q, const struct ibv_send_wr *wr, const struct wr_class *k, uint64_t pos)
+{
+	if (wr->opcode != IBV_WR_RDMA_WRITE)
+		return;
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (k->part[r].len)
+			dp_flush_wrote(q, r, dp_order_rail(&q->order, pos, r)->seq,
+				       wr->wr.rdma.remote_addr + k->part[r].offset + k->part[r].len - 1,
+				       wr->wr.rdma.rkey, k->keys);
 }
 
 /*
@@ -266,14 +356,18 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
 	struct wr_class k;
 	struct dp_order *o = &q->order;
-	struct dp_op *op;
+	const struct dp_op *op;
 	struct dp_slot *s;
 	bool go0, gos;
 	uint64_t pos;
 
 	classify(q, wr, &k);
+	if (o->bonded)
+		place(q, wr, &k);
 	if ((k.d.flags & DP_OP_BULK) && o->bonded)
 		cut(q, wr, &k);
+	else if (o->bonded)
+		look_closer(q, wr, &k);
 	if (!dp_qp_room(q))
 		return ENOMEM;
 	pos = dp_order_add(o, &k.d);
@@ -284,12 +378,14 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	go0 = o->post0 == pos && dp_order_may_post0(o);
 	gos = dp_order_may_posts(o); /* passes over ops without sibling parts, so it comes before the comparison */
 	gos = op->whole || (gos && o->posts == pos);
+	/* the depth as the program knows it: what it was not told of still fills its send queue */
+	if (!go0 && pos - o->deliver >= q->cap.max_send_wr) {
+		dp_order_undo(o);
+		return ENOMEM;
+	}
 	if (!go0 || !gos) {
 		int err = go0 ? 0 : validate(q, wr, &k);
 
-		/* the depth as the program knows it: what it was not told of still fills its send queue */
-		if (!err && !go0 && pos - o->deliver >= q->cap.max_send_wr)
-			err = ENOMEM;
 		if (!err) {
 			s->qwr = dp_qwr_new(q, wr, k.split ? k.part : NULL, k.rkey, k.lkey);
 			if (!s->qwr)
@@ -306,6 +402,8 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 			dp_count(&dp_counters.deferred, 1);
 	}
 	if (go0) {
+		if (!(k.d.flags & DP_OP_BULK) && dp_meter_needed(q))
+			s->posted_ns = dp_now_ns();
 		dp_chain_add0(q, wr, k.split ? &k.part[0] : NULL);
 		dp_order_posted0(o);
 	}
@@ -313,9 +411,11 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 		for (uint32_t r = 1; r < q->nrails; r++)
 			if (k.part[r].len)
 				dp_chain_add(q, r, wr, &k.part[r], &k.lkey[r * (uint32_t)wr->num_sge], k.rkey[r],
-					     dp_order_rail(o, pos, r)->seq);
+					     dp_order_rail(o, pos, r)->seq, k.d.flags & DP_OP_EVERY);
 		dp_order_posteds(o);
 	}
+	if (k.split)
+		note_writes(q, wr, &k, pos);
 	if (!(k.d.flags & DP_OP_BULK)) {
 		dp_count(&dp_counters.signals, 1);
 	} else if (k.split) {
@@ -325,7 +425,7 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 			rails += k.part[r].len != 0;
 		dp_count(rails > 1 ? &dp_counters.splits : &dp_counters.spreads, 1);
 	} else if (op->behind) {
-		dp_fallback(DP_FB_BEHIND_SIGNAL);
+		dp_fallback(op->behind == DP_BEHIND_HASTE ? DP_FB_HASTE : DP_FB_BEHIND_SIGNAL);
 	}
 	return 0;
 }
@@ -421,6 +521,7 @@ static int post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
 		break;
 	case DP_QP_BONDED:
 		ret = post_bonded(q, wr, bad);
+		dp_meter_update(q);
 		dp_qp_update_busy(q);
 		break;
 	default:

@@ -106,7 +106,7 @@ static void send_end(struct dp_peer *peer, uint32_t pd_id, uint32_t id)
 /* Tells w of one slice. Whether there is more. */
 static bool serve(struct dp_watcher *w)
 {
-	static uint8_t buf[7 + SLICE * 4 * (1 + DP_MAX_RAILS)];
+	static uint8_t buf[7 + SLICE * (4 + DP_KEY_LEN(DP_MAX_RAILS))];
 	struct dp_wbuf b = { .p = buf, .cap = sizeof(buf) };
 	struct dp_peer *peer = w->peer ? w->peer : dp_self_peer();
 	struct dp_pd_rec *pd = w->pd;
@@ -128,8 +128,7 @@ static bool serve(struct dp_watcher *w)
 				continue;
 			n++;
 			dp_put32(&b, r->m.rkey);
-			for (uint32_t i = 0; i < nsib; i++)
-				dp_put32(&b, r->m.twin[i] ? r->m.twin[i]->rkey : 0);
+			dp_owner_put_key(&b, r);
 		}
 		w->next = r;
 		pd->nbehind -= !r;

@@ -222,6 +222,7 @@ static void to_native(struct dp_qp *q)
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_NATIVE)
 		return;
 	set_state(q, DP_QP_NATIVE);
+	dp_meter_drop(q);
 	dp_queue_drop(q);
 	dp_fail_end(q);
 	dp_qp_update_busy(q);

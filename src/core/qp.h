@@ -40,13 +40,56 @@ static inline unsigned dp_qp_signaled(const struct dp_qp *q, unsigned int send_f
  */
 bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsigned int send_flags);
 
+/* ---- meter.c: with lock held */
+
+bool dp_meter_needed(const struct dp_qp *q); /* by its mode */
+/* After anything was posted or completed. */
+void dp_meter_update(struct dp_qp *q);
+/* Nothing of q is outstanding any more, or will be told of. */
+void dp_meter_drop(struct dp_qp *q);
+void dp_meter_rtt(struct dp_qp *q, uint64_t ns); /* one was seen */
+/* Is a bulk WR of len bytes, cut so, better whole than waiting for rail 0? */
+bool dp_meter_haste(const struct dp_qp *q, const struct dp_part *part, uint64_t len);
+
+/* ---- upstream.c */
+
+/*
+ * Names the PCIe upstream port of a device: of one host, equal numbers mean that what both write is seen in the order
+ * in which they acknowledged it. Means nothing to other hosts. Never 0.
+ */
+uint64_t dp_upstream(struct ibv_context *ctx);
+uint64_t dp_upstream_of_path(char *path); /* of where the device link leads; destroys path */
+
+/* ---- flush.c: with lock held */
+
+#define DP_FLUSH_BIT (UINT64_C(1) << 63) /* in the wr_id of a twin: a flush, else the number of a fragment */
+
+/* At the switch: on which siblings acknowledged is not visible. rail0: dp_upstream() of the peer's own port. */
+void dp_flush_setup(struct dp_qp *q, uint64_t rail0);
+/* May a WRITE with this key of the program go to sibling r? False: too many regions there wait for a flush. */
+bool dp_flush_room(struct dp_qp *q, uint32_t r, uint32_t rkey0);
+/* Fragment seq of sibling r will write there, also the byte at addr; keys: what is known of the program's key. */
+void dp_flush_wrote(struct dp_qp *q, uint32_t r, uint64_t seq, uint64_t addr, uint32_t rkey0,
+		    const struct dp_rkeys *keys);
+/*
+ * Appends to sibling r's chain the flush that is due behind what stands there. False: the chain has no room for it;
+ * post it, and call again.
+ */
+bool dp_flush_chain(struct dp_qp *q, uint32_t r);
+/* The newest fragment that a flush with this wr_id covers; of others their own number. */
+uint64_t dp_flush_covers(uint64_t wr_id);
+/* What the good completion of a flush with this wr_id says. */
+void dp_flush_done(struct dp_qp *q, struct dp_rail *rail, uint64_t wr_id);
+/* Makes wr, which has room for an SGE, read to it. */
+void dp_scratch_sge(const struct dp_rail *rail, struct ibv_send_wr *wr, uint32_t len);
+
 /* ---- chain.c: with lock held */
 
 /* Appends a WR to rail 0's chain: part NULL: as it is; else cut to part. pos: of its op. */
 void dp_chain_add0(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part);
-/* Appends part of wr to a sibling's chain. lkeys: [num_sge] of that sibling. */
+/* Appends part of wr to a sibling's chain. lkeys: [num_sge] of that sibling. A READ goes to our memory if scratch. */
 void dp_chain_add(struct dp_qp *q, uint32_t rail, const struct ibv_send_wr *wr, const struct dp_part *part,
-		  const uint32_t *lkeys, uint32_t rkey, uint64_t seq);
+		  const uint32_t *lkeys, uint32_t rkey, uint64_t seq, bool scratch);
 bool dp_chain_full(const struct dp_qp *q, uint32_t rail);
 /* Posts rail 0's chain and empties it. Returns the provider's error; *accepted: how many WRs it took. */
 int dp_chain_post0(struct dp_qp *q, unsigned *accepted);
@@ -97,6 +140,7 @@ struct dp_twin_info {
 	uint32_t qpn, psn;
 	uint8_t rd_atomic; /* what this side can take as responder */
 	uint8_t access;	   /* IBV_ACCESS_REMOTE_* that the program gave its QP */
+	uint64_t upstream;  /* dp_upstream() of its device */
 	uint8_t sib_idx;    /* of the sender's siblings: which of its keys belong to this twin */
 	uint8_t sgid_index; /* not sent */
 	char text[80];

@@ -66,10 +66,11 @@ void dp_queue_drop(struct dp_qp *q)
 	}
 }
 
-static void count_wait(struct dp_qp *q, uint64_t pos, uint64_t now)
+static void count_wait(struct dp_qp *q, uint64_t pos, uint64_t first, uint64_t now)
 {
+	/* several go at once: what came lets the first go, and that one the others */
 	if (!(dp_order_op(&q->order, pos)->flags & DP_OP_BULK))
-		dp_count(&dp_counters.signal_wait_ns, now - dp_qp_slot(q, pos)->qwr->since);
+		dp_signal_waited(now - dp_qp_slot(q, pos)->qwr->since, pos == first ? q->event : DP_WAIT_TURN);
 }
 
 /* Returns 1: something went; 0: nothing may go; -1: refused. */
@@ -89,14 +90,16 @@ static int release0(struct dp_qp *q)
 	if (o->post0 == first)
 		return 0;
 	ret = dp_chain_post0(q, &accepted);
-	o->post0 = first + accepted;
+	dp_order_unposted0(o, first + accepted);
 	now = dp_now_ns();
 	for (uint64_t p = first; p < o->post0; p++) {
-		count_wait(q, p, now);
+		count_wait(q, p, first, now);
+		dp_qp_slot(q, p)->posted_ns = now;
 		drop_copy(q, p);
 	}
 	/* a provider may free a slot of its queue a little after giving the completion: try again later */
 	q->retry = ret == ENOMEM;
+	q->event = q->retry ? DP_WAIT_ROOM : DP_WAIT_TURN;
 	if (q->retry)
 		return accepted != 0;
 	return ret ? -1 : 1;
@@ -115,7 +118,8 @@ static int release_siblings(struct dp_qp *q)
 		for (uint32_t r = 1; r < q->nrails; r++) {
 			if (w->part[r].len)
 				dp_chain_add(q, r, &w->wr, &w->part[r], &w->lkey[r * (uint32_t)w->wr.num_sge],
-					     w->rkey[r], dp_order_rail(o, pos, r)->seq);
+					     w->rkey[r], dp_order_rail(o, pos, r)->seq,
+					     dp_order_op(o, pos)->flags & DP_OP_EVERY);
 			full |= dp_chain_full(q, r);
 		}
 		dp_order_posteds(o);

@@ -253,11 +253,11 @@ out:
 	return why;
 }
 
-const uint32_t *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, uint32_t *n, enum dp_fallback *why)
+const struct dp_rkeys *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, enum dp_fallback *why)
 {
 	/* acquire: pairs with gone(), which waits for our QP's lock before the peer goes */
 	struct dp_peer *peer = atomic_load_explicit(&rpd->peer, memory_order_acquire);
-	const uint32_t *keys;
+	const struct dp_rkeys *keys;
 	struct entry *e;
 	uint64_t until;
 
@@ -274,12 +274,10 @@ const uint32_t *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, uint32_t *n, enum
 		*why = ask(rpd, rkey);
 		return NULL;
 	}
-	/* acquire: n and the array were written before */
+	/* acquire: what it points to was written before */
 	keys = atomic_load_explicit(&e->keys, memory_order_acquire);
-	if (keys) {
-		*n = e->n;
+	if (keys)
 		return keys;
-	}
 	until = atomic_load_explicit(&e->none_until, memory_order_relaxed);
 	if (!until)
 		*why = DP_FB_RKEY_PENDING;
@@ -288,6 +286,14 @@ const uint32_t *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, uint32_t *n, enum
 	else
 		*why = ask(rpd, rkey);
 	return NULL;
+}
+
+const struct dp_rkeys *dp_rkey_peek(struct dp_rpd *rpd, uint32_t rkey)
+{
+	struct entry *e = dp_hmap_get(&rpd->entries, rkey);
+
+	/* acquire: as above */
+	return e ? atomic_load_explicit(&e->keys, memory_order_acquire) : NULL;
 }
 
 static bool is_self(struct dp_peer *peer, void *arg)

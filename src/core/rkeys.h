@@ -22,12 +22,12 @@
 
 enum {
 	DP_MSG_KEYS_PULL = DP_MSG_KEYS, /* u32 pd, u16 n, n * u32 rkey */
-	DP_MSG_KEYS_ARE,		/* u32 pd, u32 rkey, u8 n (0: it has no twins), n * u32 twin's rkey */
+	DP_MSG_KEYS_ARE,		/* u32 pd, u32 rkey, u8 n (0: no twins, and no more), key as below */
 	DP_MSG_KEYS_INVAL,		/* u16 n, n * { u32 pd, u32 rkey, u64 seq, u8 flags } */
 	DP_MSG_KEYS_ACK,		/* u16 n, n * u64 seq */
 	DP_MSG_KEYS_WATCH,		/* u32 pd, u32 id: tell all keys, then END with that id, then what comes */
 	DP_MSG_KEYS_UNWATCH,		/* u32 pd */
-	DP_MSG_KEYS_TABLE,		/* u32 pd, u8 k, u16 n, n * { u32 rkey, k * u32 twin's rkey } */
+	DP_MSG_KEYS_TABLE,		/* u32 pd, u8 k, u16 n, n * { rkey, key: u8 flags, u64 shift, k * u32 twin's } */
 	DP_MSG_KEYS_END,		/* u32 pd, u32 id */
 };
 /* Acknowledge only when fragments that use the key are complete: the MR stays, only its twins go. */
@@ -146,6 +146,10 @@ void dp_owner_ack(struct dp_peer *peer, const uint8_t *data, size_t len);
 void dp_owner_gone(struct dp_peer *peer);
 /* [control] With pd->lock held: the MR cannot go before the peer is recorded. False: out of memory. */
 bool dp_holder_add(struct dp_mr_rec *r, struct dp_peer *peer);
+struct dp_wbuf;
+/* What the messages say of an MR's key, DP_KEY_LEN(siblings) bytes. */
+#define DP_KEY_LEN(n) (9 + 4 * (n))
+void dp_owner_put_key(struct dp_wbuf *b, const struct dp_mr_rec *r);
 void dp_owner_after_fork(void);
 
 /* ---- push.c */

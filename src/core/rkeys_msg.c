@@ -95,25 +95,43 @@ static struct entry *unlink_known(struct dp_rpd *rpd, uint32_t rkey)
 	return e;
 }
 
-/* Takes what the owner said; k is 0: no twins. Returns what has to be freed after a barrier. */
-static struct entry *take(struct dp_rpd *rpd, uint32_t rkey, const uint32_t *keys, uint32_t k)
+/* What the owner said of one key. */
+struct told {
+	uint32_t rkey;
+	uint32_t key[DP_MAX_RAILS];
+	struct dp_rkeys head; /* without its array; last */
+};
+
+static void get_told(struct dp_rbuf *b, struct told *t)
 {
+	uint32_t flags = dp_get8(b);
+
+	t->head.flags = flags & (DP_RKEY_READ | DP_RKEY_RELAXED);
+	t->head.shift = dp_get64(b);
+	for (uint32_t i = 0; i < t->head.n; i++)
+		t->key[i] = dp_get32(b);
+}
+
+/* Takes what the owner said; n is 0: no twins. Returns what has to be freed after a barrier. */
+static struct entry *take(struct dp_rpd *rpd, const struct told *t)
+{
+	uint32_t k = t->head.n, rkey = t->rkey;
 	struct entry *e, *dead = NULL;
-	uint32_t *copy;
+	struct dp_rkeys *copy;
 
 	dp_take(&rpd->lock);
 	e = dp_hmap_get(&rpd->entries, rkey);
 	copy = e ? atomic_load_explicit(&e->keys, memory_order_relaxed) : NULL;
 	if (copy) {
 		/* no twins now, so an invalidation is on its way */
-		if (!k || (e->n == k && !memcmp(copy, keys, k * sizeof(*keys))))
+		if (!k || (!memcmp(copy, &t->head, sizeof(t->head)) && !memcmp(copy->key, t->key, k * sizeof(t->key[0]))))
 			goto out;
 		dp_hmap_del(&rpd->entries, rkey);
 		rpd->nentries--;
 		dead = e;
 		e = NULL;
 	}
-	copy = k ? malloc(k * sizeof(*copy)) : NULL; /* without memory: as if there were no twins */
+	copy = k ? malloc(sizeof(*copy) + k * sizeof(copy->key[0])) : NULL; /* without memory: as if there were no twins */
 	if (!copy) {
 		if (!e || !dp_entry_pending(e))
 			goto out;
@@ -128,8 +146,8 @@ static struct entry *take(struct dp_rpd *rpd, uint32_t rkey, const uint32_t *key
 		goto out;
 	}
 	rpd->npending -= dp_entry_pending(e);
-	memcpy(copy, keys, k * sizeof(*keys));
-	e->n = k;
+	*copy = t->head;
+	memcpy(copy->key, t->key, k * sizeof(t->key[0]));
 	/* release: readers take no lock */
 	atomic_store_explicit(&e->keys, copy, memory_order_release);
 out:
@@ -140,34 +158,34 @@ out:
 static void keys_are(struct dp_peer *peer, const uint8_t *data, size_t len)
 {
 	struct dp_rbuf b = { .p = data, .len = len };
-	uint32_t id = dp_get32(&b), rkey = dp_get32(&b);
-	uint8_t k = dp_get8(&b);
-	uint32_t keys[DP_MAX_RAILS];
+	uint32_t id = dp_get32(&b);
+	struct told t = { .rkey = dp_get32(&b), .head.n = dp_get8(&b) };
 	struct dp_rpd *rpd;
 
-	if (b.bad || k > DP_MAX_RAILS || b.len != k * 4u) {
+	if (b.bad || t.head.n > DP_MAX_RAILS || b.len != (t.head.n ? 9u + t.head.n * 4u : 0)) {
 		dp_keys_malformed(peer, DP_MSG_KEYS_ARE, len);
 		return;
 	}
-	for (uint32_t i = 0; i < k; i++)
-		keys[i] = dp_get32(&b);
+	if (t.head.n)
+		get_told(&b, &t);
 	rpd = dp_rpd_find(peer, id);
 	if (!rpd)
 		return; /* un-bonded meanwhile */
-	dp_entries_free(take(rpd, rkey, keys, k));
+	dp_entries_free(take(rpd, &t));
 	dp_rpd_put(rpd);
 }
 
 static void keys_table(struct dp_peer *peer, const uint8_t *data, size_t len)
 {
 	struct dp_rbuf b = { .p = data, .len = len };
-	uint32_t id = dp_get32(&b), keys[DP_MAX_RAILS];
-	uint8_t k = dp_get8(&b);
+	uint32_t id = dp_get32(&b);
+	struct told t = { .head.n = dp_get8(&b) };
 	uint16_t n = dp_get16(&b);
+	uint32_t k = t.head.n;
 	struct entry *dead = NULL, *e;
 	struct dp_rpd *rpd;
 
-	if (b.bad || !k || k > DP_MAX_RAILS || !n || n > DP_KEYS_BATCH || b.len != n * (4u + 4u * k)) {
+	if (b.bad || !k || k > DP_MAX_RAILS || !n || n > DP_KEYS_BATCH || b.len != n * (13u + 4u * k)) {
 		dp_keys_malformed(peer, DP_MSG_KEYS_TABLE, len);
 		return;
 	}
@@ -175,11 +193,9 @@ static void keys_table(struct dp_peer *peer, const uint8_t *data, size_t len)
 	if (!rpd)
 		return;
 	while (n--) {
-		uint32_t rkey = dp_get32(&b);
-
-		for (uint32_t i = 0; i < k; i++)
-			keys[i] = dp_get32(&b);
-		e = take(rpd, rkey, keys, k);
+		t.rkey = dp_get32(&b);
+		get_told(&b, &t);
+		e = take(rpd, &t);
 		if (e) {
 			e->next = dead;
 			dead = e;

@@ -17,9 +17,8 @@
  * other than keys: rpd->lock.
  */
 struct entry {
-	/* Set once: from NULL to an array that lives as long as the entry. */
-	_Atomic(uint32_t *) keys;
-	uint32_t n;
+	/* Set once: from NULL to what lives as long as the entry. */
+	_Atomic(struct dp_rkeys *) keys;
 	_Atomic uint64_t none_until; /* 0: a pull is on its way, or was when the keys came */
 	uint32_t rkey;
 	struct entry *next; /* to be freed */

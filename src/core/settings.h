@@ -42,6 +42,15 @@ enum dp_setting_type {
 	  "requests with disjoint remote ranges. signal: also a signal and a later bulk request. relaxed: also a bulk "\
 	  "request and a later plain WRITE or READ shorter than spread_min; programs that use such a WRITE as a flag " \
 	  "break in this mode.")                                                                                       \
+	X(PATIENCE, "", "patience", "DUALPORT_PATIENCE", DP_T_CHOICE, patience, 0, 0, "auto", "auto|always|never",          \
+	  "In ordering strict and rc: whether a bulk request is cut although its parts on siblings then have to wait " \
+	  "for the port that the program uses. auto: if that pays, by what is measured; else it goes whole on that "   \
+	  "port.")                                                                                                     \
+	X(FLUSH, "", "flush", "DUALPORT_FLUSH", DP_T_CHOICE, flush, 0, 0, "auto", "auto|ack|read",                     \
+	  "When bytes on a sibling port count as arrived. ack: when they were acknowledged. read: when a READ behind " \
+	  "them has pushed them into memory. auto: read for ports that are not behind the same PCIe upstream port at " \
+	  "the peer as the port that the program uses, and, before a WRITE shorter than spread_min into memory with "  \
+	  "relaxed ordering, for all; else ack.")                                                                      \
 	X(BOND_WAIT, "", "bond_wait", "DUALPORT_BOND_WAIT", DP_T_TIME, bond_wait_ns, 0, 3600 * DP_SEC, "0", NULL,      \
 	  "How long the process may, in all, wait in ibv_modify_qp() to RTS for its peers' answers. With 0 it never "  \
 	  "waits, and a queue pair starts on one port until its peer has answered. For tests and short runs.")         \

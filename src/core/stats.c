@@ -27,6 +27,59 @@ const char *dp_fallback_str(enum dp_fallback reason)
 	return (unsigned)reason < DP_FB_COUNT ? fallback_strs[reason] : "unknown";
 }
 
+static const char *const wait_strs[DP_WAIT_CAUSES] = {
+#define DP_WAIT_STR(name, str) [DP_WAIT_##name] = str,
+	DP_WAIT_CAUSE_LIST(DP_WAIT_STR)
+#undef DP_WAIT_STR
+};
+
+/* Two bits behind the leading one: a bucket is at most a quarter wide. */
+static unsigned bucket_of(uint64_t ns)
+{
+	unsigned log;
+
+	if (ns < 4)
+		return (unsigned)ns;
+	log = 63u - (unsigned)__builtin_clzll(ns);
+	return 4 * log + (unsigned)(ns >> (log - 2) & 3);
+}
+
+/* The middle of a bucket. */
+static uint64_t ns_of(unsigned bucket)
+{
+	unsigned log = bucket / 4;
+	uint64_t width;
+
+	if (log < 2)
+		return bucket;
+	width = UINT64_C(1) << (log - 2);
+	return (4 + bucket % 4) * width + width / 2;
+}
+
+void dp_signal_waited(uint64_t ns, enum dp_wait_cause cause)
+{
+	dp_count(&dp_counters.signal_wait_ns, ns);
+	dp_count(&dp_counters.signal_wait_hist[bucket_of(ns)], 1);
+	dp_count(&dp_counters.wait_by[cause], 1);
+}
+
+static uint64_t load(const _Atomic uint64_t *c);
+
+/* The time below which `percent` of the waits lie; 0: there were none. */
+static uint64_t wait_percentile(const struct dp_counters *c, unsigned percent)
+{
+	uint64_t n = 0, below = 0;
+
+	for (unsigned i = 0; i < DP_WAIT_BUCKETS; i++)
+		n += load(&c->signal_wait_hist[i]);
+	for (unsigned i = 0; n && i < DP_WAIT_BUCKETS; i++) {
+		below += load(&c->signal_wait_hist[i]);
+		if (below * 100 >= n * percent)
+			return ns_of(i);
+	}
+	return 0;
+}
+
 static uint64_t load(const _Atomic uint64_t *c)
 {
 	return atomic_load_explicit((_Atomic uint64_t *)c, memory_order_relaxed);
@@ -216,10 +269,18 @@ void dp_stats_print(FILE *f)
 		print_ns(f, (double)wait_ns / (double)waited);
 		fprintf(f, " each on average, ");
 		print_ns(f, (double)wait_ns);
-		fprintf(f, " in all)");
+		fprintf(f, " in all)\n  signal wait     median ");
+		print_ns(f, (double)wait_percentile(c, 50));
+		fprintf(f, ", 99%% ");
+		print_ns(f, (double)wait_percentile(c, 99));
+		fprintf(f, "; let go by");
+		for (int i = 0; i < DP_WAIT_CAUSES; i++)
+			fprintf(f, "%s %s %" PRIu64, i ? "," : "", wait_strs[i], load(&c->wait_by[i]));
 	}
 	fprintf(f, "\n  deferred        %12" PRIu64 "\n", load(&c->deferred));
 	fprintf(f, "  held            %12" PRIu64 "\n", load(&c->held));
+	fprintf(f, "  flushes         %12" PRIu64 "  (%" PRIu64 " waited for, %" PRIu64 " impossible)\n", load(&c->flushes),
+		load(&c->flush_waits), load(&c->flush_acks));
 	fprintf(f, "  fall-backs to one port:");
 	for (int i = 0; i < DP_FB_COUNT; i++) {
 		uint64_t v = load(&c->fallback[i]);
@@ -304,8 +365,13 @@ static int write_object(FILE *f)
 		load(&c->spreads), load(&c->signals));
 	fprintf(f, ",\"signals_waited\":%" PRIu64 ",\"signal_wait_ns\":%" PRIu64, load(&c->signals_waited),
 		load(&c->signal_wait_ns));
-	fprintf(f, ",\"deferred\":%" PRIu64 ",\"held\":%" PRIu64 ",\"fallbacks\":{", load(&c->deferred),
-		load(&c->held));
+	fprintf(f, ",\"signal_wait_median_ns\":%" PRIu64 ",\"signal_wait_99_ns\":%" PRIu64 ",\"signal_waits\":{",
+		wait_percentile(c, 50), wait_percentile(c, 99));
+	for (int i = 0; i < DP_WAIT_CAUSES; i++)
+		fprintf(f, "%s\"%s\":%" PRIu64, i ? "," : "", wait_strs[i], load(&c->wait_by[i]));
+	fprintf(f, "},\"deferred\":%" PRIu64 ",\"held\":%" PRIu64, load(&c->deferred), load(&c->held));
+	fprintf(f, ",\"flushes\":%" PRIu64 ",\"flush_waits\":%" PRIu64 ",\"flush_acks\":%" PRIu64 ",\"fallbacks\":{",
+		load(&c->flushes), load(&c->flush_waits), load(&c->flush_acks));
 	for (int i = 0; i < DP_FB_COUNT; i++) {
 		uint64_t v = load(&c->fallback[i]);
 

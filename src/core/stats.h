@@ -31,6 +31,8 @@
 	X(RKEY_NONE, "rkey-none")	       /* WR: remote key has no twin */                                       \
 	X(LEASE_EXPIRED, "lease-expired")      /* WR: the owner of the remote keys was not heard of */                \
 	X(BEHIND_SIGNAL, "behind-signal")      /* WR: bulk behind a signal that no completion will tell of */         \
+	X(HASTE, "behind-signal-hurry")	       /* WR: bulk for which to wait for a signal does not pay */                 \
+	X(FLUSH_REGIONS, "flush-regions")      /* WR: too many regions wait for a flush on a sibling */               \
 	X(SQ_FULL, "twin-sq-full")	       /* WR: no room on a twin's send queue */
 
 enum dp_fallback {
@@ -50,6 +52,20 @@ struct dp_flow {
 	struct dp_flow *next;	/* private */
 };
 
+/* What a queued signal waited for last. */
+#define DP_WAIT_CAUSE_LIST(X)                                                                                         \
+	X(ACK, "ack")	  /* a sibling's acknowledgement */                                                           \
+	X(FLUSH, "flush") /* a flush behind it */                                                                     \
+	X(TURN, "turn")	  /* an earlier request that waited */                                                        \
+	X(ROOM, "room")	  /* room in rail 0's send queue */
+enum dp_wait_cause {
+#define DP_WAIT_ENUM(name, str) DP_WAIT_##name,
+	DP_WAIT_CAUSE_LIST(DP_WAIT_ENUM)
+#undef DP_WAIT_ENUM
+	DP_WAIT_CAUSES
+};
+#define DP_WAIT_BUCKETS 256 /* four for each power of two of ns */
+
 struct dp_counters {
 	_Atomic uint64_t bonds;	  /* QPs that became bonded */
 	_Atomic uint64_t splits;  /* WRs with bytes on more than one rail */
@@ -57,8 +73,13 @@ struct dp_counters {
 	_Atomic uint64_t signals; /* signals posted on bonded QPs */
 	_Atomic uint64_t signals_waited;
 	_Atomic uint64_t signal_wait_ns;
+	_Atomic uint64_t signal_wait_hist[DP_WAIT_BUCKETS]; /* dp_signal_waited() */
+	_Atomic uint64_t wait_by[DP_WAIT_CAUSES];	    /* signals, by what let them go at last */
 	_Atomic uint64_t deferred; /* sibling parts that waited for a signal's acknowledgement or an overlap */
 	_Atomic uint64_t held;	   /* completions held back */
+	_Atomic uint64_t flushes;     /* READs of ours that push what siblings wrote into the peer's memory */
+	_Atomic uint64_t flush_waits; /* signals and completions that went when such a READ had completed */
+	_Atomic uint64_t flush_acks;  /* QPs and WRs for which no such READ is possible, although it should be */
 	_Atomic uint64_t fallback[DP_FB_COUNT];
 };
 extern struct dp_counters dp_counters;
@@ -67,6 +88,8 @@ static inline void dp_count(_Atomic uint64_t *c, uint64_t n)
 {
 	atomic_fetch_add_explicit(c, n, memory_order_relaxed);
 }
+/* A queued signal went after ns. */
+void dp_signal_waited(uint64_t ns, enum dp_wait_cause cause);
 static inline void dp_fallback(enum dp_fallback reason)
 {
 	dp_count(&dp_counters.fallback[reason], 1);

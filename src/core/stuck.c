@@ -84,7 +84,7 @@ static bool held_back(const struct dp_qp *q, uint64_t pos)
 	if (pos < o->deliver || pos >= o->match || !(dp_order_op(o, pos)->flags & DP_OP_SIGNALED))
 		return false;
 	for (uint32_t r = 1; r < o->nrails; r++)
-		if (o->done[r] < dp_order_rail(o, pos, r)->seq)
+		if (!dp_order_reached(o, r, dp_order_rail(o, pos, r)->seq, false))
 			return true;
 	return false;
 }
@@ -132,8 +132,12 @@ static void say_what_for(struct text *t, const struct dp_qp *q, uint64_t pos)
 	for (uint32_t r = 0; r < o->nrails; r++) {
 		uint64_t upto = !queued ? (r ? or[r].seq : 0) : on0 ? (r ? or[r].wait0 : 0) : or[r].waits;
 
-		if (o->done[r] < upto)
+		if (o->done[r] < upto) {
 			say_rail(t, q, r, upto, &any);
+		} else if (!dp_order_reached(o, r, upto, dp_order_op(o, pos)->flags & DP_OP_STRONG)) {
+			separate(t, &any);
+			say(t, "a flush of %s", rail_name(q, r));
+		}
 	}
 	if (any)
 		return;
@@ -181,10 +185,14 @@ int dp_stuck_describe(const struct dp_qp *q, uint64_t now, char *buf, size_t n)
 	if (others)
 		say(&t, "; %llu more wait%s", (unsigned long long)others, others == 1 ? "s" : "");
 	say(&t, "; rails");
-	for (uint32_t r = 0; r < o->nrails; r++)
+	for (uint32_t r = 0; r < o->nrails; r++) {
 		say(&t, "%s %s planned %llu posted %llu done %llu%s", r ? "," : "", rail_name(q, r),
 		    (unsigned long long)o->planned[r], (unsigned long long)posted(q, r),
 		    (unsigned long long)o->done[r], r && q->rail[r].dead ? " dead" : "");
+		if (o->flush >> r & 1)
+			say(&t, " visible %llu flushing %llu wanted %llu", (unsigned long long)o->visible[r],
+			    (unsigned long long)o->asked[r], (unsigned long long)o->want[r]);
+	}
 	return (int)t.len;
 }
 

@@ -147,7 +147,8 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 	struct ibv_port_attr port;
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
-	uint32_t depth = q->cap.max_send_wr + SQ_SLACK;
+	uint32_t slack = SQ_SLACK + (dp_cfg.flush == DP_FLUSH_ACK ? 0 : DP_FLUSH_SLOTS);
+	uint32_t depth = q->cap.max_send_wr + slack;
 	int ret;
 
 	memset(mine, 0, sizeof(*mine));
@@ -159,6 +160,7 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 		return -ENETDOWN;
 	}
 	mine->sib_idx = (uint8_t)rail->sib_idx;
+	mine->upstream = dp_upstream(sib->ctx);
 	mine->access = (uint8_t)(q->init.qp_access_flags & REMOTE_ACCESS);
 	mine->lid = port.lid;
 	mine->link_layer = port.link_layer;
@@ -180,13 +182,16 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 		init.cap.max_send_sge = (uint32_t)sib->attr.max_sge;
 	init.cap.max_recv_wr = init.cap.max_recv_sge = 1;
 	rail->icq_used = depth;
-	rail->sq_size = depth > SQ_SLACK ? depth - SQ_SLACK : 1;
+	rail->sq_size = depth > slack ? depth - slack : 1;
 	rail->twin = real->create_qp(q->pd->twin[rail->sib_idx], &init);
 	if (!rail->twin) {
 		ret = -errno;
 		goto put_icq;
 	}
 	rail->max_sge = init.cap.max_send_sge;
+	/* without it there are no flushes, which is said when one is needed */
+	if (dp_cfg.flush != DP_FLUSH_ACK && !dp_scratch_make(q->pd, rail->sib_idx))
+		rail->scratch_lkey = q->pd->scratch[rail->sib_idx]->lkey;
 	attr.pkey_index = sibling_pkey(q, sib);
 	attr.port_num = (uint8_t)sib->port.port;
 	attr.qp_access_flags = q->init.qp_access_flags;
@@ -271,6 +276,7 @@ int dp_twin_rts(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info
 				    IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
 					    IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_ACCESS_FLAGS);
 	rail->rts = !ret;
+	rail->rd_atomic = attr.max_rd_atomic;
 	return -ret;
 }
 
@@ -294,6 +300,7 @@ int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_in
 	}
 	dp_take(&q->lock);
 	rail->probe = DP_PROBE_SENT;
+	rail->probe_ns = dp_now_ns();
 	rail->signaled++;
 	atomic_fetch_add_explicit(&rail->icq->pending, 1, memory_order_relaxed);
 	ret = rail->twin->context->ops.post_send(rail->twin, &wr, &bad);

@@ -47,6 +47,10 @@ for ((n = 0; n < ${LITMUS_SEEDS:-2}; n++)); do
 		run "$mode" $mode --adverse --dualport --
 		split
 	done
+	# as programs run it: what does not wait goes whole on one port
+	for mode in rc strict; do
+		DUALPORT_PATIENCE=auto run "$mode, patience auto" $mode --adverse --dualport --
+	done
 	# the controls
 	run "relaxed, to be seen" relaxed --adverse --dualport -- --count 60 --must \
 		--only data-inline,data-flags,unsignalled-flag,flag-in-the-middle,flag-at-the-end,overwrite-shifted,read-shifted,read-tail

@@ -15,7 +15,7 @@ static const struct broken_file {
 	{ "enable = true;\nstripe = ;\n", "./dualport.conf:2: syntax error" },
 	{ "enable = true\nenable = false;\n", "./dualport.conf:2: duplicate setting name" },
 	{ "\ncolour = 3;\n",
-	  "./dualport.conf:2: colour: unknown key; the top level has enable, gpus, ordering, bond_wait, "
+	  "./dualport.conf:2: colour: unknown key; the top level has enable, gpus, ordering, patience, flush, bond_wait, "
 	  "stuck, single_threaded, diag, diag_json, debug" },
 	{ "strip = { align = 128; };\n", "./dualport.conf:1: strip: unknown section; there are stripe, peer and nvshmem" },
 	{ "stripe = {\n algn = 128;\n};\n",

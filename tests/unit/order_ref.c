@@ -352,6 +352,8 @@ void world_undo(struct world *w, const unsigned *kinds, int n)
 	for (int i = 0; i < n; i++)
 		dp_order_undo(&w->o);
 	after = w->o;
+	/* a flush too many does no harm */
+	memcpy(before.want, after.want, sizeof(before.want));
 	forget_hulls(&before);
 	forget_hulls(&after);
 	/* passing over whole ops that stood before is no trace */
@@ -381,10 +383,11 @@ void world_unbond(struct world *w)
 
 void world_reset(struct world *w)
 {
-	struct ref r = { .kinds = w->r.kinds, .mode = w->r.mode, .nrails = w->r.nrails };
+	struct ref r = { .kinds = w->r.kinds, .mode = w->r.mode, .nrails = w->r.nrails, .flush = w->r.flush };
 
 	dp_order_reset(&w->o);
 	w->r = r;
+	w->o.flush = r.flush; /* as a new bond does */
 	demand(dp_order_deliverable(&w->o) == UINT64_MAX && dp_order_match(&w->o) == UINT64_MAX &&
 		       !dp_order_queued(&w->o) && dp_order_held(&w->o) == UINT64_MAX && dp_order_siblings_idle(&w->o) &&
 		       !dp_order_may_post0(&w->o) && !dp_order_may_posts(&w->o) && !dp_order_full(&w->o),
@@ -436,6 +439,8 @@ bool world_can_ack(const struct world *w, uint32_t rail)
 {
 	const struct ref *r = &w->r;
 
+	if (r->flush >> rail & 1)
+		return next_on(r, rail, r->nic[rail], r->posts) < r->posts;
 	if (rail)
 		return next_on(r, rail, r->acked[rail], r->placed[rail]) < r->placed[rail];
 	for (unsigned p = r->acked[0]; p < r->placed[0]; p++)
@@ -456,6 +461,75 @@ bool world_place(struct world *w, uint32_t rail)
 	return true;
 }
 
+static void place_below(struct world *w, uint32_t rail, unsigned to)
+{
+	while (next_on(&w->r, rail, w->r.placed[rail], to) < to)
+		world_place(w, rail);
+}
+
+/* What the machine takes for visible by now must be so. Ops that it has forgotten just now are still in their slots. */
+static void believe(struct world *w, uint32_t rail)
+{
+	struct ref *r = &w->r;
+	unsigned p = r->acked[rail];
+
+	while ((p = next_on(r, rail, p, r->nic[rail])) < r->nic[rail] &&
+	       dp_order_rail(&w->o, p, rail)->seq <= w->o.visible[rail]) {
+		demand(p < r->placed[rail], "op %u is taken for visible on rail %u", p, rail);
+		r->acked[rail] = (uint16_t)++p;
+	}
+}
+
+static bool ack_unplaced(struct world *w, uint32_t rail, unsigned n)
+{
+	struct ref *r = &w->r;
+	unsigned p = r->nic[rail], last = UINT32_MAX;
+
+	while (n-- && (p = next_on(r, rail, p, r->posts)) < r->posts) {
+		last = p++;
+		/* a READ's answer pushes what stands before it */
+		if (kind_of(r, last)->flags & DP_OP_READ)
+			place_below(w, rail, p);
+	}
+	if (last == UINT32_MAX)
+		return false;
+	r->nic[rail] = (uint16_t)(last + 1);
+	dp_order_done(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq);
+	believe(w, rail);
+	return true;
+}
+
+void world_set_flush(struct world *w, uint32_t rails)
+{
+	w->r.flush = w->o.flush = rails;
+}
+
+bool world_flush(struct world *w, uint32_t rail)
+{
+	struct ref *r = &w->r;
+	unsigned last = UINT32_MAX;
+
+	if (!(r->flush >> rail & 1))
+		return false;
+	if (r->flushing[rail]) {
+		last = r->flushing[rail] - 1u;
+		place_below(w, rail, last + 1);
+		if (r->nic[rail] <= last)
+			r->nic[rail] = (uint16_t)(last + 1);
+		r->flushing[rail] = 0;
+		dp_order_flushed(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq);
+		believe(w, rail);
+		return true;
+	}
+	for (unsigned p = r->acked[rail]; (p = next_on(r, rail, p, r->posts)) < r->posts; p++)
+		last = p;
+	if (last == UINT32_MAX || !dp_order_flush_due(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq))
+		return false;
+	dp_order_flush_posted(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq);
+	r->flushing[rail] = (uint16_t)(last + 1);
+	return true;
+}
+
 bool world_ack(struct world *w, uint32_t rail, unsigned n)
 {
 	struct ref *r = &w->r;
@@ -470,6 +544,8 @@ bool world_ack(struct world *w, uint32_t rail, unsigned n)
 		demand(dp_order_match(&w->o) == p, "the completion of op %u was matched otherwise", p);
 		return true;
 	}
+	if (r->flush >> rail & 1)
+		return ack_unplaced(w, rail, n);
 	while (n-- && (p = next_on(r, rail, p, r->placed[rail])) < r->placed[rail])
 		last = p++;
 	if (last == UINT32_MAX)
@@ -517,7 +593,7 @@ void world_compare(struct world *w)
 	for (uint32_t rail = 1; rail < r->nrails; rail++) {
 		uint64_t open = 0;
 
-		for (unsigned p = r->acked[rail]; p < r->n; p++)
+		for (unsigned p = r->flush >> rail & 1 ? r->nic[rail] : r->acked[rail]; p < r->n; p++)
 			open += has(r, p, rail);
 		idle &= !open;
 		demand(dp_order_outstanding(o, rail) == open, "rail %u has %lu outstanding, not %lu", rail,

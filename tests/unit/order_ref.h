@@ -37,6 +37,9 @@ struct ref {
 	uint16_t delivered;	     /* positions below were given, or will never be */
 	uint8_t kind[REF_MAX];
 	bool whole[REF_MAX];
+	uint32_t flush;		     /* rails whose acknowledgements say nothing of visibility; acked[] there: visible */
+	uint16_t nic[REF_RAILS];     /* there: acknowledged, as far as a completion told */
+	uint16_t flushing[REF_RAILS]; /* a flush is on its way that covers positions below; else 0 */
 	uint16_t native[REF_MAX]; /* outstanding when bonding: looks like a signal from that position on; else 0 */
 };
 
@@ -71,6 +74,10 @@ bool world_place(struct world *w, uint32_t rail);
 bool world_ack(struct world *w, uint32_t rail, unsigned n);
 bool world_can_place(const struct world *w, uint32_t rail);
 bool world_can_ack(const struct world *w, uint32_t rail);
+/* From a bond on: these siblings need flushes. Bit per rail. */
+void world_set_flush(struct world *w, uint32_t rails);
+/* A flush is posted if one is due, or the one on its way completes. False if there is neither. */
+bool world_flush(struct world *w, uint32_t rail);
 /* Gives the next completion to the program. False if there is none. */
 bool world_deliver(struct world *w);
 /* Machine and reference agree on everything that the caller of the machine can see. */

@@ -128,6 +128,7 @@ static void settle(struct world *w)
 		for (uint32_t r = 0; r < nrails; r++) {
 			busy |= world_place(w, r);
 			busy |= world_ack(w, r, 1 + rnd(3));
+			busy |= world_flush(w, r);
 		}
 		busy |= world_deliver(w);
 	} while (busy);
@@ -166,7 +167,10 @@ static void one_step(struct world *w, uint32_t window)
 		world_ack(w, rnd(nrails), 1 + rnd(4));
 		break;
 	case 14:
-		world_deliver(w);
+		if (rnd(2))
+			world_deliver(w);
+		else
+			world_flush(w, rnd(nrails));
 		break;
 	case 15:
 		switch (rnd(40)) {
@@ -222,6 +226,8 @@ START_TEST(test_random)
 		random_kinds();
 		world_init(&w, kinds, rnd(4) ? nrails : 1, mode, 2);
 		w.r.nrails = nrails;
+		if (rnd(2))
+			world_set_flush(&w, rnd(1u << nrails) & ~1u);
 		if (w.o.nrails == nrails)
 			world_bond(&w);
 		for (uint64_t end = step + 400 + rnd(3000); step < end && w.r.n < WRS; step++) {

@@ -69,6 +69,45 @@ START_TEST(test_trace_unsignalled_flag)
 }
 END_TEST
 
+/* The same with signalled flags, in haste: it goes whole only where it would wait. */
+START_TEST(test_trace_haste)
+{
+	static const struct dp_part half[2] = { { 0, 6 }, { 6, 6 } };
+	struct dp_op_desc a = { .flags = DP_OP_BULK | DP_OP_PLAIN | DP_OP_HASTE | DP_OP_SIGNALED,
+				  .remote = { 0, 12 }, .part = half };
+	struct dp_op_desc b = { .flags = a.flags, .remote = { 12, 24 }, .part = half };
+	struct dp_op_desc flag = { .flags = DP_OP_PLAIN | DP_OP_SIGNALED, .remote = { 30, 31 } };
+	struct dp_order o;
+
+	for (int rc = 0; rc < 2; rc++) {
+		ck_assert_int_eq(dp_order_init(&o, 2, rc ? DP_ORDER_RC : DP_ORDER_STRICT, 16), 0);
+		dp_order_bond(&o);
+		ck_assert(!dp_order_op(&o, dp_order_add(&o, &a))->whole);
+		/* behind bulk alone: rc would wait */
+		dp_order_add(&o, &b);
+		ck_assert_int_eq(dp_order_op(&o, 1)->behind, rc ? DP_BEHIND_HASTE : DP_BEHIND_NOT);
+		dp_order_add(&o, &flag);
+		dp_order_add(&o, &a);
+		ck_assert(dp_order_op(&o, 3)->whole);
+		ck_assert_int_eq(dp_order_op(&o, 3)->behind, DP_BEHIND_HASTE);
+		for (; dp_order_may_post0(&o) || dp_order_may_posts(&o); dp_order_done(&o, 1, o.planned[1])) {
+			while (dp_order_may_post0(&o))
+				dp_order_posted0(&o);
+			while (dp_order_may_posts(&o))
+				dp_order_posteds(&o);
+		}
+		ck_assert(!dp_order_queued(&o));
+		ck_assert_uint_eq(o.sent[0] + o.sent[1], 37);
+		dp_order_done(&o, 0, 4);
+		ck_assert_uint_eq(o.arrived[0] + o.arrived[1], 37);
+		ck_assert_uint_eq(o.sent[1], o.arrived[1]);
+		/* nothing is outstanding: it is cut */
+		ck_assert(!dp_order_op(&o, dp_order_add(&o, &b))->whole);
+		dp_order_fini(&o);
+	}
+}
+END_TEST
+
 /* data, signalled flag, data: the sibling's part waits for the flag's completion, then goes */
 START_TEST(test_trace_signalled_flag)
 {
@@ -276,6 +315,7 @@ int main(void)
 	tcase_add_test(tc, test_trace_weaker_modes);
 	tcase_add_test(tc, test_trace_overlap);
 	tcase_add_test(tc, test_trace_fence);
+	tcase_add_test(tc, test_trace_haste);
 	tcase_add_test(tc, test_trace_bond);
 	tcase_add_test(tc, test_trace_unexpected_completion);
 	tcase_add_test(tc, test_trace_given_unasked);

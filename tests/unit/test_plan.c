@@ -289,6 +289,33 @@ static void check_sges(const struct ibv_sge *in, int nin, uint64_t total, uint64
 		eq(dp_plan_sges(in, nin, &part, keys, out, n - 1), -E2BIG);
 }
 
+/* Bytes per second and ns are such that a round trip is 1000 bytes long. */
+START_TEST(test_wait)
+{
+	static const struct {
+		struct dp_patience p;
+		bool wait;
+	} cases[] = {
+		/* alone: only for long parts */
+		{ { 1000, 1000000000, 3999, 2000, 0 }, false },
+		{ { 1000, 1000000000, 4000, 2000, 0 }, true },
+		/* others keep the port busy */
+		{ { 1000, 1000000000, 1000, 500, 1499 }, false },
+		{ { 1000, 1000000000, 1000, 500, 1500 }, true },
+		/* nothing is known */
+		{ { 0, 1000000000, 1000000, 1, 1000000 }, false },
+		{ { 1000, 0, 1000000, 1, 1000000 }, false },
+		/* no overflow */
+		{ { UINT64_MAX / 2, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX }, false },
+		{ { 1, 1, UINT64_MAX, UINT64_MAX, UINT64_MAX }, true },
+	};
+
+	ck_assert_int_eq(dp_plan_wait(&cases[_i].p), cases[_i].wait);
+}
+END_TEST
+#define WAITS 8
+
+
 /* every list of up to 4 SGEs of 0..4 bytes, every part of it, and some that reach beyond */
 START_TEST(test_sges_all_small)
 {
@@ -400,6 +427,7 @@ int main(void)
 	tcase_add_test(tc, test_nearest);
 	tcase_add_test(tc, test_realistic);
 	tcase_add_test(tc, test_even_halves);
+	tcase_add_loop_test(tc, test_wait, 0, WAITS);
 	tcase_add_test(tc, test_sges_all_small);
 	tcase_add_test(tc, test_cut_and_sges);
 	tcase_add_test(tc, test_sges_large);

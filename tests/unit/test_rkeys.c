@@ -74,15 +74,15 @@ static void teardown(void)
 
 static const uint32_t *look(uint32_t rkey, enum dp_fallback *why)
 {
-	const uint32_t *keys;
-	uint32_t n = 0;
+	const struct dp_rkeys *keys;
 
 	dp_take(&fake_qp[0].lock);
-	keys = dp_rkey_get(rpd, rkey, &n, why);
+	keys = dp_rkey_get(rpd, rkey, why);
 	dp_drop(&fake_qp[0].lock);
-	if (keys)
-		ck_assert_uint_eq(n, FAKE_DEVS - 1);
-	return keys;
+	if (!keys)
+		return NULL;
+	ck_assert_uint_eq(keys->n, FAKE_DEVS - 1);
+	return keys->key;
 }
 
 static const uint32_t *learn(uint32_t rkey)
@@ -433,14 +433,13 @@ static void *run_control(void *arg)
 START_TEST(test_barrier)
 {
 	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	const struct dp_rkeys *keys;
 	enum dp_fallback why;
-	const uint32_t *keys;
 	pthread_t t;
-	uint32_t n;
 
 	ck_assert_ptr_nonnull(learn(mr->rkey));
 	dp_take(&fake_qp[1].lock);
-	keys = dp_rkey_get(rpd, mr->rkey, &n, &why);
+	keys = dp_rkey_get(rpd, mr->rkey, &why);
 	ck_assert_ptr_nonnull(keys);
 	ck_assert_int_eq(dp_dereg_mr(mr), 0);
 	pthread_create(&t, NULL, run_control, NULL);
@@ -449,7 +448,7 @@ START_TEST(test_barrier)
 	ck_assert_uint_eq(fake_sent(&fake_holder, DP_MSG_KEYS_INVAL), 1);
 	wait_ns(50 * MS);
 	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 0);
-	ck_assert_uint_eq(keys[0], 20000);
+	ck_assert_uint_eq(keys->key[0], 20000);
 	dp_drop(&fake_qp[1].lock);
 	pthread_join(t, NULL);
 	ck_assert_uint_eq(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 1);
@@ -903,6 +902,10 @@ static void say(uint16_t type, uint32_t rkey, int k, uint32_t key)
 	dp_put32(&b, rkey);
 	if (type == DP_MSG_KEYS_ARE)
 		dp_put8(&b, (uint8_t)k);
+	if (k) {
+		dp_put8(&b, 0);
+		dp_put64(&b, 0);
+	}
 	for (int i = 0; i < k; i++)
 		dp_put32(&b, key + (uint32_t)i);
 	if (type == DP_MSG_KEYS_INVAL) {
@@ -912,6 +915,41 @@ static void say(uint16_t type, uint32_t rkey, int k, uint32_t key)
 	ck_assert(!b.bad);
 	dp_rkeys_message(&fake_owner, type, buf, b.len);
 }
+
+/* What the holder needs to know beside the keys: may it read there, is order relaxed, and where is it really. */
+START_TEST(test_told_how)
+{
+	static const struct {
+		int access;
+		uint64_t iova;
+		uint32_t flags;
+	} cases[] = {
+		{ IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, 0, 0 },
+		{ IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, 0x1000, DP_RKEY_READ },
+		{ IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING, UINT64_MAX - 99,
+		  DP_RKEY_RELAXED },
+	};
+
+	for (size_t i = 0; i < 2 * (sizeof(cases) / sizeof(cases[0])); i++) {
+		struct ibv_mr *mr = dp_reg_mr_iova2(pd, mem, 100, cases[i / 2].iova, (unsigned int)cases[i / 2].access);
+		const struct dp_rkeys *keys;
+
+		/* pulled, and told in bulk */
+		if (i % 2)
+			settle();
+		else
+			ck_assert_ptr_nonnull(learn(mr->rkey));
+		dp_take(&fake_qp[0].lock);
+		keys = dp_rkey_peek(rpd, mr->rkey);
+		ck_assert_ptr_nonnull(keys);
+		ck_assert_uint_eq(keys->flags, cases[i / 2].flags);
+		ck_assert_uint_eq(keys->shift + cases[i / 2].iova, (uint64_t)(uintptr_t)mem);
+		dp_drop(&fake_qp[0].lock);
+		ck_assert_int_eq(dp_dereg_mr(mr), 0);
+		settle();
+	}
+}
+END_TEST
 
 /* What comes last counts, whatever the holder thought before. */
 START_TEST(test_arrival)
@@ -1184,7 +1222,6 @@ START_TEST(test_malformed)
 {
 	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS);
 	unsigned seed = 42;
-	uint32_t n;
 	uint8_t buf[256];
 	struct dp_wbuf b;
 	enum dp_fallback why;
@@ -1228,7 +1265,7 @@ START_TEST(test_malformed)
 				 (uint16_t)(DP_MSG_KEYS + rand_r(&seed) % 9), buf, len);
 		if (i % 16 == 0) {
 			dp_take(&fake_qp[0].lock);
-			dp_rkey_get(rpd, mr->rkey, &n, &why); /* whatever it was told */
+			dp_rkey_get(rpd, mr->rkey, &why); /* whatever it was told */
 			dp_drop(&fake_qp[0].lock);
 			fake_run();
 		}
@@ -1272,16 +1309,15 @@ static void *poster(void *arg)
 			return NULL;
 		}
 		for (int i = 0; i < 20; i++) {
+			const struct dp_rkeys *keys;
 			enum dp_fallback why;
-			const uint32_t *keys;
-			uint32_t n;
 
 			dp_take(&q->lock);
-			keys = dp_rkey_get(rpd, s->rkey, &n, &why);
+			keys = dp_rkey_get(rpd, s->rkey, &why);
 			if (keys) {
-				must(n == 2);
-				must(fake_how(1, keys[0]).addr == s->addr);
-				must(fake_how(2, keys[1]).addr == s->addr);
+				must(keys->n == 2);
+				must(fake_how(1, keys->key[0]).addr == s->addr);
+				must(fake_how(2, keys->key[1]).addr == s->addr);
 				s->used++;
 			}
 			dp_drop(&q->lock);
@@ -1389,10 +1425,9 @@ static void *puller(void *arg)
 
 	for (uint32_t i = 0; !end; i++) {
 		enum dp_fallback why;
-		uint32_t n;
 
 		dp_take(&fake_qp[1].lock);
-		dp_rkey_get(rpd, 10000 + i % 4, &n, &why);
+		dp_rkey_get(rpd, 10000 + i % 4, &why);
 		dp_drop(&fake_qp[1].lock);
 		wait_ns(1000);
 		pthread_mutex_lock(&s->lock);
@@ -1543,6 +1578,7 @@ int main(void)
 	tcase_add_test(bulk, test_push_lease);
 	tcase_add_test(bulk, test_push_rereg);
 	tcase_add_test(bulk, test_push_dereg_busy);
+	tcase_add_test(bulk, test_told_how);
 	tcase_add_test(bulk, test_arrival);
 	tcase_add_test(bulk, test_unasked_bound);
 	tcase_add_test(bulk, test_push_bound);

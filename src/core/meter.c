@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/*
+ * What the modes that wait for rail 0 have to know to decide whether waiting pays: how fast a port is, who else uses
+ * it, and how long a round trip takes. Measured, since links may be slower than they say.
+ */
+#include "qp.h"
+
+#include <string.h>
+
+#define WINDOW_NS 1000000u
+#define LOOKS 8
+
+bool dp_meter_needed(const struct dp_qp *q)
+{
+	return q->order.mode == DP_ORDER_STRICT || q->order.mode == DP_ORDER_RC;
+}
+
+static struct dp_meter *meter_of(const struct dp_qp *q, uint32_t r)
+{
+	return r ? &q->rail[r].sib->meter : &q->c->meter[q->init.port_num % DP_OWN_METERS];
+}
+
+/*
+ * The rate is what completes while there is always something outstanding, from a completion to one at least a window
+ * and some polls later, since each poll may find what came long before. What waits in our queues is not outstanding.
+ */
+static void completed(struct dp_meter *m, uint64_t bytes, uint64_t now)
+{
+	m->open -= bytes;
+	if (!m->since) {
+		m->since = now;
+		m->got = m->looks = 0;
+	} else {
+		m->got += bytes;
+		m->looks++;
+		if (now - m->since >= WINDOW_NS && m->looks >= LOOKS) {
+			m->rate = (uint64_t)((double)m->got * 1e9 / (double)(now - m->since));
+			/* go on with the younger half of it */
+			m->since += (now - m->since) / 2;
+			m->got /= 2;
+			m->looks /= 2;
+		}
+	}
+	if (!m->open)
+		m->since = 0;
+}
+
+static void update(struct dp_qp *q, uint32_t r, uint64_t now)
+{
+	const struct dp_order *o = &q->order;
+	struct dp_rail *rail = &q->rail[r];
+	struct dp_meter *m = meter_of(q, r);
+
+	/* refused requests were taken back: then sent may have fallen */
+	dp_take(&m->lock);
+	m->open += o->sent[r] - rail->metered_sent;
+	if (o->arrived[r] != rail->metered_arrived)
+		completed(m, o->arrived[r] - rail->metered_arrived, now);
+	m->planned += o->bytes[r] - rail->metered_planned;
+	m->qps += (o->bytes[r] != 0) - (rail->metered_planned != 0);
+	dp_drop(&m->lock);
+	rail->metered_sent = o->sent[r];
+	rail->metered_arrived = o->arrived[r];
+	rail->metered_planned = o->bytes[r];
+}
+
+void dp_meter_update(struct dp_qp *q)
+{
+	const struct dp_order *o = &q->order;
+	uint64_t now = 0;
+
+	if (!dp_meter_needed(q))
+		return;
+	for (uint32_t r = 0; r < q->nrails; r++) {
+		if (o->sent[r] == q->rail[r].metered_sent && o->arrived[r] == q->rail[r].metered_arrived &&
+		    o->bytes[r] == q->rail[r].metered_planned)
+			continue;
+		if (!now)
+			now = dp_now_ns();
+		update(q, r, now);
+	}
+}
+
+void dp_meter_drop(struct dp_qp *q)
+{
+	for (uint32_t r = 0; q->rail && r < q->nrails; r++) {
+		struct dp_rail *rail = &q->rail[r];
+		struct dp_meter *m;
+
+		if (r && !rail->sib)
+			continue;
+		m = meter_of(q, r);
+		dp_take(&m->lock);
+		m->open -= rail->metered_sent - rail->metered_arrived;
+		m->planned -= rail->metered_planned;
+		m->qps -= rail->metered_planned != 0;
+		m->since = 0;
+		dp_drop(&m->lock);
+		rail->metered_sent = rail->metered_arrived = rail->metered_planned = 0;
+	}
+	q->rtt_ns = 0;
+}
+
+void dp_meter_rtt(struct dp_qp *q, uint64_t ns)
+{
+	if (ns && (!q->rtt_ns || ns < q->rtt_ns))
+		q->rtt_ns = ns;
+}
+
+bool dp_meter_haste(const struct dp_qp *q, const struct dp_part *part, uint64_t len)
+{
+	struct dp_meter *m = meter_of(q, 0);
+	struct dp_patience p = { .rtt_ns = q->rtt_ns, .bytes = len };
+	uint64_t others, most;
+
+	if (dp_cfg.patience != DP_PATIENCE_AUTO)
+		return dp_cfg.patience == DP_PATIENCE_NEVER;
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (part[r].len > p.part)
+			p.part = part[r].len;
+	dp_take(&m->lock);
+	p.rate = m->rate;
+	others = m->planned - q->rail[0].metered_planned;
+	most = (m->qps - (q->rail[0].metered_planned != 0)) * len;
+	dp_drop(&m->lock);
+	p.others = others < most ? others : most;
+	return !dp_plan_wait(&p);
+}
