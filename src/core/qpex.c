@@ -39,18 +39,19 @@ struct slots {
 #undef MEMBER
 };
 
-enum setter { NO_DATA, SGES, INLINE };
+enum setter { NO_DATA, SGES, TOO_MANY, INLINE };
 
 /* A request of the open session. */
 struct ex_wr {
 	struct ibv_send_wr wr; /* sg_list and next are set at the end, when the arrays do not move any more */
-	size_t sge;	       /* of wr.sg_list, in sges */
+	size_t sge;	       /* of wr.sg_list, in sges; but where there are too many, wr.sg_list is the program's */
 	enum setter setter;
 };
 
 struct dp_qpex {
 	struct ibv_qp_ex *ex;
 	struct slots real;
+	uint32_t max_sge;
 	dp_lock session;      /* held from wr_start to wr_complete or wr_abort, as providers do; before all others */
 	_Atomic bool installed; /* set by modify_qp, unset with session */
 	_Atomic(void *) owner; /* the thread whose session is collected here; it alone reads its own value */
@@ -268,11 +269,6 @@ static struct ibv_sge *more_sges(struct dp_qpex *x, size_t n)
 
 	if (!w)
 		return NULL;
-	/* num_sge is an int; no provider takes a list nearly so long */
-	if (n > INT16_MAX) {
-		x->err = EINVAL;
-		return NULL;
-	}
 	if (!room((void **)&x->sges, &x->cap_sges, x->nsges, n, sizeof(*x->sges))) {
 		x->err = ENOMEM;
 		return NULL;
@@ -302,6 +298,13 @@ static void our_wr_set_sge_list(struct ibv_qp_ex *ex, size_t n, const struct ibv
 	struct ibv_sge *s;
 
 	PASS_UNLESS_MINE(x, wr_set_sge_list, ex, n, list);
+	/* the provider refuses it for its length, and must be the first to look at it */
+	if (x->cur && n > x->max_sge) {
+		x->cur->wr.sg_list = (struct ibv_sge *)list;
+		x->cur->wr.num_sge = n < INT32_MAX ? (int)n : INT32_MAX;
+		x->cur->setter = TOO_MANY;
+		return;
+	}
 	s = more_sges(x, n);
 	if (!s)
 		return;
@@ -406,7 +409,8 @@ static void link_list(struct dp_qpex *x)
 		struct ex_wr *w = &x->wrs[i];
 
 		w->wr.next = i + 1 < x->n ? &x->wrs[i + 1].wr : NULL;
-		w->wr.sg_list = w->wr.num_sge ? &x->sges[w->sge] : NULL;
+		if (w->setter != TOO_MANY)
+			w->wr.sg_list = w->wr.num_sge ? &x->sges[w->sge] : NULL;
 		if (w->setter == INLINE)
 			w->wr.sg_list->addr += (uintptr_t)x->bytes;
 	}
@@ -481,7 +485,7 @@ static void play_one(struct dp_qpex *x, const struct ex_wr *w)
 		r->wr_set_inline_data(ex, (void *)(uintptr_t)wr->sg_list->addr, wr->sg_list->length);
 	else if (w->setter == SGES && wr->num_sge == 1)
 		r->wr_set_sge(ex, wr->sg_list->lkey, wr->sg_list->addr, wr->sg_list->length);
-	else if (w->setter == SGES)
+	else if (w->setter != NO_DATA)
 		r->wr_set_sge_list(ex, (size_t)wr->num_sge, wr->sg_list);
 }
 
@@ -518,6 +522,7 @@ int dp_qpex_new(struct dp_qp *q)
 	if (!x)
 		return -ENOMEM;
 	x->ex = ex;
+	x->max_sge = q->cap.max_send_sge;
 	dp_lock_init(&x->session);
 	q->ex = x;
 	return 0;
