@@ -402,7 +402,8 @@ static int post_pending(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
 static void look_at_siblings(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
 	if (wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_READ)
-		if (!wr->next && wr->num_sge > 0 && wr->sg_list[0].length >= dp_cfg.spread_min)
+		if (!wr->next && wr->num_sge > 0 && (uint32_t)wr->num_sge <= q->cap.max_send_sge &&
+		    wr->sg_list[0].length >= dp_cfg.spread_min)
 			return;
 	for (const struct dp_icq *i = q->scq->icqs; i; i = i->next)
 		if (atomic_load_explicit(&i->pending, memory_order_relaxed)) {
