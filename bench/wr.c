@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
  * wr post_send|wr_ex signal|bulk: posts requests one by one and polls them one by one, for bench/post to count the
- * instructions of bench_post() and bench_poll(). Both ends are in this process. A poll is counted only when its completion
- * is there already: the devices are driven by another queue's polls.
+ * instructions of bench_post() and bench_poll(). Both ends are in this process. A poll is counted only when its
+ * completion is there already: the devices are driven by another queue's polls.
  */
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * Extended CQs. While a QP of ours sends into one, its pointers are ours: start_poll and next_poll take one completion as
- * poll_cq would, and the readers give its fields. What may be given is found with the CQ's lock, which the program does
- * not hold between start_poll and end_poll: it may post, or move a QP to ERR there.
+ * Extended CQs. While a QP of ours sends into one, its pointers are ours: start_poll and next_poll take one
+ * completion as poll_cq would, and the readers give its fields. What may be given is found with the CQ's lock,
+ * which the program does not hold between start_poll and end_poll: it may post, or move a QP to ERR there.
  *
- * Of the program's CQ completions are read by the provider's poll_cq, except where the CQ was made to tell more than an
- * ibv_wc has room for: then by the provider's own start_poll, also by the progress thread, so that nothing is lost of what
- * is held. That writes status and wr_id, which are fields of the program's: never while the program polls (polling).
+ * Of the program's CQ completions are read by the provider's poll_cq, except where the CQ was made to tell more
+ * than an ibv_wc has room for: then by the provider's own start_poll, also by the progress thread, so that nothing
+ * is lost of what is held. That writes status and wr_id, which are fields of the program's: never while the program
+ * polls (polling).
  *
  * As with QPs (qpex.c), only threads of the program change its pointers.
  */
@@ -323,8 +324,8 @@ static struct dp_cqex *make(struct ibv_cq_ex *ex, const struct ibv_cq_init_attr_
 
 /* What every provider that we know can give; more than that we would have to save without knowing what it is. */
 #define KNOWN                                                                                                         \
-	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG | \
-	 IBV_WC_EX_WITH_TM_INFO | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_CVLAN |                         \
+	 IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_TM_INFO | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
 
 struct ibv_cq_ex *dp_create_cq_ex(struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr)
 {

@@ -416,8 +416,8 @@ static void look_at_siblings(struct dp_qp *q, const struct ibv_send_wr *wr)
 }
 
 /*
- * ibv_wr_complete posts all or nothing: what would be refused in the middle of the list is looked for before its first WR
- * goes. One WR alone is refused as a whole anyway.
+ * ibv_wr_complete posts all or nothing: what would be refused in the middle of the list is looked for before its
+ * first WR goes. One WR alone is refused as a whole anyway.
  */
 static int check_session(struct dp_qp *q, const struct ibv_send_wr *wr)
 {

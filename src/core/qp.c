@@ -12,7 +12,7 @@
 static int why_native(const struct dp_qp *q, bool qp_ex)
 {
 	const char *single = getenv("MLX5_SINGLE_THREADED");
-	bool sibling = false;
+	bool sibling = false, promised;
 
 	if (qp_ex)
 		return DP_FB_QP_EX;
@@ -22,8 +22,9 @@ static int why_native(const struct dp_qp *q, bool qp_ex)
 	if (q->scq->cq->channel && !q->scq->channel)
 		return DP_FB_CHANNEL;
 	/* PDs that did not come through alloc_pd are parent domains, whose thread domains promise one thread */
-	if ((!q->pd || (single && !strcmp(single, "1")) || dp_cqex_single(q->scq) || (q->rcq && dp_cqex_single(q->rcq))) &&
-	    !dp_cfg.single_threaded)
+	promised = !q->pd || (single && !strcmp(single, "1")) || dp_cqex_single(q->scq) ||
+		   (q->rcq && dp_cqex_single(q->rcq));
+	if (promised && !dp_cfg.single_threaded)
 		return DP_FB_SINGLE_THREADED;
 	if (!q->pd)
 		return DP_FB_NO_TWIN_DEVICE;
@@ -88,8 +89,8 @@ static void forget(struct dp_qp *q)
 }
 
 /*
- * Makes the record of a QP that the program just created. Without memory for it the QP is native. send_ops: NULL: it has
- * no ibv_wr_*.
+ * Makes the record of a QP that the program just created. Without memory for it the QP is native. send_ops: NULL:
+ * it has no ibv_wr_*.
  */
 static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct ibv_cq *scq, struct ibv_cq *rcq,
 		  const struct ibv_qp_cap *cap, bool sq_sig_all, const uint64_t *send_ops)

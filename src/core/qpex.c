@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
  * ibv_wr_*. The pointers in the program's ibv_qp_ex are ours from RTR on, until the QP is native again: a session
- * (wr_start to wr_complete) is collected into a list of WRs, and wr_complete decides what becomes of it, so that no change
- * of state can come between. A QP that is not bonded gets it played to the provider's pointers, whose answer is the
- * program's.
+ * (wr_start to wr_complete) is collected into a list of WRs, and wr_complete decides what becomes of it, so that no
+ * change of state can come between. A QP that is not bonded gets it played to the provider's pointers, whose answer
+ * is the program's.
  *
- * The pointers are given back by the first wr_start that finds the QP native: only the program's threads, never one of
- * ours, change what the program reads without a lock.
+ * The pointers are given back by the first wr_start that finds the QP native: only the program's threads, never one
+ * of ours, change what the program reads without a lock.
  */
 #include "qp.h"
 
@@ -83,8 +83,8 @@ static struct dp_qpex *find(struct ibv_qp_ex *ex)
 }
 
 /*
- * Is this call part of a session that is collected here? Otherwise it began with the provider's wr_start, and whatever
- * follows is the provider's.
+ * Is this call part of a session that is collected here? Otherwise it began with the provider's wr_start, and
+ * whatever follows is the provider's.
  */
 static bool mine(const struct dp_qpex *x)
 {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
-/* ibv_cq_ex over a provider of this file's own: what of held completions is given later, and what touches the program's fields. */
+/*
+ * ibv_cq_ex over a provider of this file's own: what of held completions is given later, and what touches the
+ * program's fields.
+ */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
-/* ibv_wr_* over a provider of this file's own: what it is asked, what the program is told, and whose the pointers are. */
+/*
+ * ibv_wr_* over a provider of this file's own: what it is asked, what the program is told, and whose the pointers
+ * are.
+ */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
