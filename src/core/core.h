@@ -205,6 +205,15 @@ struct dp_icq {
 };
 
 struct dp_channel;
+struct dp_cqex;
+
+/* What an ibv_wc has no room for; 0 where an extended CQ was not made to tell it. */
+struct dp_wc_more {
+	uint64_t ts, wall_ns; /* when it completed, in the device's clock and in real time */
+	uint64_t tag;
+	uint32_t priv, flow_tag, slid;
+	uint16_t cvlan;
+};
 
 struct dp_cq {
 	struct ibv_cq *cq;
@@ -218,6 +227,8 @@ struct dp_cq {
 	_Atomic uint32_t busy;	  /* of these, QPs with something queued or held: progress.c polls when nobody does */
 	_Atomic uint64_t polls;	  /* calls of poll_cq, for progress.c to see whether somebody polls */
 	struct dp_hmap qpns;	  /* qp_num -> struct dp_qp that sends into it; changed, and used, with lock held */
+	struct dp_cqex *ex;	  /* cqex.c; NULL: not an extended one */
+	struct dp_wc_more more;	  /* of the completion that was read or taken last; with lock */
 	struct dp_icq *icqs;
 	struct dp_qp *ready;	  /* QPs that may have completions to give; list by dp_qp.ready_next */
 	struct dp_qp **ready_tail;
@@ -235,6 +246,7 @@ struct dp_cq {
 
 struct dp_stash {
 	struct ibv_wc wc;
+	struct dp_wc_more more;
 	struct dp_stash *next;
 };
 
@@ -314,6 +326,7 @@ struct dp_slot {
 	uint32_t byte_len;  /* of the whole WR, given at poll for READs */
 	uint8_t opcode;	    /* enum ibv_wr_opcode */
 	struct ibv_wc wc;   /* rail 0's completion, while held */
+	uint64_t ts, wall_ns; /* as in dp_wc_more: of a sender's nothing else is told */
 	uint64_t held_since;
 	uint64_t posted_ns; /* of a signal, on rail 0, where its round trip is measured; 0: not */
 	bool reported;	    /* stuck.c */
@@ -367,6 +380,7 @@ struct dp_rail {
 };
 
 struct dp_bond; /* bond.c */
+struct dp_qpex;
 
 struct dp_qp {
 	struct ibv_qp *qp; /* not to be followed once destroyed is set */
@@ -425,6 +439,7 @@ struct dp_qp {
 	bool on_ready;
 	struct dp_qp *ready_next;
 
+	struct dp_qpex *ex; /* qpex.c; NULL: it has no ibv_wr_* */
 	struct dp_bond *bond; /* with ctl */
 	bool loopback;	      /* connected to itself; set before it is bonded */
 	bool settled;	      /* bonded, or never will be; bond_life.c, its lock */

@@ -25,6 +25,7 @@ static void unlock_one(void *val, void *arg)
 	(void)arg;
 	dp_lock_init(&((struct dp_cq *)val)->lock);
 	dp_lock_init(&((struct dp_cq *)val)->qpns.lock);
+	dp_cqex_after_fork(val);
 }
 
 void dp_cq_after_fork(void)
@@ -33,52 +34,43 @@ void dp_cq_after_fork(void)
 	dp_hmap_each(&cqs, unlock_one, NULL);
 }
 
+struct dp_cq *dp_cq_adopt(struct dp_ctx *c, struct ibv_cq *cq, struct dp_cqex *x, struct dp_channel *shadow)
+{
+	struct dp_cq *q = calloc(1, sizeof(*q));
+
+	if (!q)
+		return NULL;
+	q->cq = cq;
+	q->c = c;
+	q->ex = x;
+	q->ready_tail = &q->ready;
+	q->stash_tail = &q->stash;
+	dp_lock_init(&q->lock);
+	dp_hmap_init(&q->qpns);
+	if (dp_hmap_put(&cqs, (uintptr_t)cq, q)) {
+		dp_hmap_fini(&q->qpns);
+		free(q);
+		return NULL;
+	}
+	if (shadow)
+		dp_channel_attach(shadow, q);
+	return q;
+}
+
 struct ibv_cq *dp_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *channel,
 			    int vector)
 {
 	struct dp_ctx *c = dp_ctx_get(ctx);
 	struct dp_channel *shadow = NULL;
 	struct ibv_cq *cq;
-	struct dp_cq *q;
 
 	if (!c || !c->grouped)
 		return (c ? c->real : dp_stub->real_of(ctx))->create_cq(ctx, cqe, cq_context, channel, vector);
 	cq = c->real->create_cq(ctx, cqe, cq_context, dp_channel_real(channel, &shadow), vector);
 	if (!cq)
 		return NULL;
-	q = calloc(1, sizeof(*q));
-	if (q) {
-		q->cq = cq;
-		q->c = c;
-		q->ready_tail = &q->ready;
-		q->stash_tail = &q->stash;
-		dp_lock_init(&q->lock);
-		dp_hmap_init(&q->qpns);
-		if (dp_hmap_put(&cqs, (uintptr_t)cq, q)) {
-			dp_hmap_fini(&q->qpns);
-			free(q);
-			q = NULL;
-		}
-	}
-	if (shadow && q)
-		dp_channel_attach(shadow, q);
-	else if (shadow)
+	if (!dp_cq_adopt(c, cq, NULL, shadow) && shadow)
 		dp_channel_attach_plain(shadow, cq);
-	return cq;
-}
-
-struct ibv_cq_ex *dp_create_cq_ex(struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr)
-{
-	struct ibv_cq_init_attr_ex a = *attr;
-	struct dp_channel *shadow = NULL;
-	struct ibv_cq_ex *cq;
-
-	a.channel = dp_channel_real(attr->channel, &shadow);
-	dp_stub->inside(1);
-	cq = dp_ctx_find(ctx)->create_cq_ex(ctx, &a);
-	dp_stub->inside(-1);
-	if (cq && shadow)
-		dp_channel_attach_plain(shadow, ibv_cq_ex_to_cq(cq));
 	return cq;
 }
 
@@ -104,6 +96,7 @@ static void free_cq(struct dp_cq *q)
 		q->stash = s->next;
 		free(s);
 	}
+	dp_cqex_free(q);
 	dp_hmap_fini(&q->qpns);
 	dp_lock_fini(&q->lock);
 	free(q);
@@ -414,6 +407,8 @@ static bool intake(struct dp_cq *cq, struct ibv_wc *wc, bool late)
 		dp_order_delivered(&q->order);
 	} else {
 		s->wc = *wc;
+		s->ts = cq->more.ts;
+		s->wall_ns = cq->more.wall_ns;
 		s->held_since = dp_now_ns();
 		dp_count(&dp_counters.held, 1);
 		give = false;
@@ -426,6 +421,13 @@ out:
 	return give;
 }
 
+/* A held completion is given. */
+static void more_of(struct dp_cq *cq, const struct dp_slot *s)
+{
+	cq->more.ts = s->ts;
+	cq->more.wall_ns = s->wall_ns;
+}
+
 /* Gives what QPs on the ready list have. */
 static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 {
@@ -436,6 +438,7 @@ static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 		struct dp_stash *s = cq->stash;
 
 		wc[got++] = s->wc;
+		cq->more = s->more;
 		cq->stash = s->next;
 		if (!cq->stash) {
 			cq->stash_tail = &cq->stash;
@@ -462,6 +465,7 @@ static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 					break;
 				}
 				wc[got++] = dp_qp_slot(q, pos)->wc;
+				more_of(cq, dp_qp_slot(q, pos));
 				dp_order_delivered(&q->order);
 			}
 			more |= q->retry;
@@ -478,7 +482,13 @@ static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 	return got;
 }
 
-static int poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc)
+/* As poll_cq of the program's own CQ. */
+static int read_own(struct dp_cq *cq, int n, struct ibv_wc *wc)
+{
+	return cq->ex ? dp_cqex_read(cq, n, wc) : cq->c->ops.poll_cq(cq->cq, n, wc);
+}
+
+int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_more *more)
 {
 	int got, k;
 
@@ -487,7 +497,7 @@ static int poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc)
 	poll_icqs(cq);
 	got = take_ready(cq, n, wc);
 	while (got < n) {
-		k = cq->c->ops.poll_cq(cq->cq, n - got, wc + got);
+		k = read_own(cq, n - got, wc + got);
 		if (k <= 0) {
 			if (k < 0 && !got)
 				got = k;
@@ -504,6 +514,8 @@ static int poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc)
 	}
 	if (got >= 0 && got < n)
 		got += take_ready(cq, n - got, wc + got);
+	if (more)
+		*more = cq->more;
 	dp_drop(&cq->lock);
 	return got;
 }
@@ -511,6 +523,7 @@ static int poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc)
 int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
 	struct dp_cq *q = dp_cq_find(cq);
+	int got;
 
 	if (__builtin_expect(!q, 0))
 		return dp_ctx_find(cq->context)->ops.poll_cq(cq, n, wc);
@@ -520,20 +533,29 @@ int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 	 */
 	if (!atomic_load_explicit(&q->active, memory_order_relaxed))
 		return q->c->ops.poll_cq(cq, n, wc);
-	return poll_tracked(q, n, wc);
+	if (!q->ex)
+		return dp_cq_poll_tracked(q, n, wc, NULL);
+	dp_cqex_enter(q, true);
+	got = dp_cq_poll_tracked(q, n, wc, NULL);
+	dp_cqex_leave(q);
+	return got;
 }
 
 /* Reads the program's CQ ahead of the program: somebody waits for what rail 0 acknowledges. */
 static void read_ahead(struct dp_cq *cq)
 {
+	/* who polls reads it */
+	if (cq->ex && !dp_cqex_enter(cq, false))
+		return;
 	for (;;) {
 		struct dp_stash *s = malloc(sizeof(*s));
 
-		if (!s || cq->c->ops.poll_cq(cq->cq, 1, &s->wc) != 1) {
+		if (!s || read_own(cq, 1, &s->wc) != 1) {
 			free(s);
-			return;
+			break;
 		}
 		if (intake(cq, &s->wc, true)) {
+			s->more = cq->more;
 			s->next = NULL;
 			/* what is here must be found even if the last QP of this CQ goes native meanwhile */
 			if (!cq->stash)
@@ -544,6 +566,8 @@ static void read_ahead(struct dp_cq *cq)
 			free(s);
 		}
 	}
+	if (cq->ex)
+		dp_cqex_leave(cq);
 }
 
 bool dp_cq_progress(struct dp_cq *cq, bool take0)

@@ -38,6 +38,7 @@ static void keep(struct dp_qp *q, struct dp_stash **list, struct dp_stash ***end
 		return;
 	}
 	s->wc = *wc;
+	s->more = q->scq->more;
 	s->next = NULL;
 	if (!*list)
 		*end = list;
@@ -319,20 +320,31 @@ static enum ibv_wc_status next_status(struct dp_qp *q)
 	return st;
 }
 
-static void take_first(struct dp_stash **list, struct ibv_wc *wc)
+static void take_first(struct dp_qp *q, struct dp_stash **list, struct ibv_wc *wc)
 {
 	struct dp_stash *s = *list;
 
 	*wc = s->wc;
+	q->scq->more = s->more;
 	*list = s->next;
 	free(s);
+}
+
+/* The next that is held. */
+static void take_held(struct dp_qp *q, struct ibv_wc *wc)
+{
+	const struct dp_slot *s = dp_qp_slot(q, q->order.deliver);
+
+	*wc = s->wc;
+	q->scq->more.ts = s->ts;
+	q->scq->more.wall_ns = s->wall_ns;
 }
 
 bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 {
 	switch (stage(q)) {
 	case GIVE_GOOD:
-		*wc = dp_qp_slot(q, q->order.deliver)->wc;
+		take_held(q, wc);
 		dp_order_delivered(&q->order);
 		return true;
 	case GIVE_SILENT:
@@ -345,14 +357,14 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 		return true;
 	case GIVE_FAILED:
 		/* the first one that a sibling failed has the sibling's error, the rest stands behind it */
-		*wc = dp_qp_slot(q, q->order.deliver)->wc;
+		take_held(q, wc);
 		wc->status = q->fail_reported || q->fail_status == IBV_WC_SUCCESS ? IBV_WC_WR_FLUSH_ERR :
 										    q->fail_status;
 		q->fail_reported = true;
 		dp_order_delivered(&q->order);
 		return true;
 	case GIVE_KEPT:
-		take_first(&q->tail_wcs, wc);
+		take_first(q, &q->tail_wcs, wc);
 		if (wc->wr_id == q->fail_wr_id || op_of(q, wc) != UINT64_MAX) {
 			if (q->fail_reported)
 				/* what rail 0 reports as the culprit stands behind a WR that failed before it */
@@ -364,7 +376,7 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 		}
 		return true;
 	case GIVE_FAKE:
-		take_first(&q->fakes, wc);
+		take_first(q, &q->fakes, wc);
 		wc->status = next_status(q);
 		return true;
 	case OVER:

@@ -475,10 +475,19 @@ bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsign
 	return true;
 }
 
-/* Before the bond: passes natively, but its completions will look like later ones (I9). */
-static int post_pending(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+/* session: wr is the one that ibv_wr_* collected. */
+static int pass(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
 {
-	int ret = q->post_send(q->qp, wr, bad);
+	if (!session)
+		return q->post_send(q->qp, wr, bad);
+	*bad = wr;
+	return dp_qpex_play(q);
+}
+
+/* Before the bond: passes natively, but its completions will look like later ones (I9). */
+static int post_pending(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
+{
+	int ret = pass(q, wr, bad, session);
 
 	for (; wr && !(ret && wr == *bad); wr = wr->next)
 		if (!dp_qp_record(q, wr->wr_id, wr->opcode, wr->send_flags))
@@ -493,7 +502,8 @@ static int post_pending(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
 static void look_at_siblings(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
 	if (wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_READ)
-		if (!wr->next && wr->num_sge > 0 && wr->sg_list[0].length >= dp_cfg.spread_min)
+		if (!wr->next && wr->num_sge > 0 && (uint32_t)wr->num_sge <= q->cap.max_send_sge &&
+		    wr->sg_list[0].length >= dp_cfg.spread_min)
 			return;
 	for (const struct dp_icq *i = q->scq->icqs; i; i = i->next)
 		if (atomic_load_explicit(&i->pending, memory_order_relaxed)) {
@@ -505,27 +515,52 @@ static void look_at_siblings(struct dp_qp *q, const struct ibv_send_wr *wr)
 		}
 }
 
-static int post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+/*
+ * ibv_wr_complete posts all or nothing: what would be refused in the middle of the list is looked for before its
+ * first WR goes. One WR alone is refused as a whole anyway.
+ */
+static int check_session(struct dp_qp *q, const struct ibv_send_wr *wr)
+{
+	uint64_t n = q->order.next - q->order.deliver;
+	struct wr_class k;
+	int ret;
+
+	if (!wr->next)
+		return 0;
+	for (; wr; wr = wr->next) {
+		classify(q, wr, &k);
+		ret = validate(q, wr, &k);
+		if (!ret && ++n > q->cap.max_send_wr)
+			ret = ENOMEM;
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+static int post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
 {
 	bool refused;
 	int ret;
 
-	if (atomic_load_explicit(&q->binding, memory_order_relaxed) && dp_bind_posts(q))
+	if (!session && atomic_load_explicit(&q->binding, memory_order_relaxed) && dp_bind_posts(q))
 		return q->post_send(q->qp, wr, bad);
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED && wr)
 		look_at_siblings(q, wr);
 	dp_take(&q->lock);
 	switch (atomic_load_explicit(&q->state, memory_order_relaxed)) {
 	case DP_QP_PENDING:
-		ret = post_pending(q, wr, bad);
+		ret = post_pending(q, wr, bad, session);
 		break;
 	case DP_QP_BONDED:
-		ret = post_bonded(q, wr, bad);
+		ret = session && wr ? check_session(q, wr) : 0;
+		if (!ret)
+			ret = post_bonded(q, wr, bad);
 		dp_meter_update(q);
 		dp_qp_update_busy(q);
 		break;
 	default:
-		ret = q->post_send(q->qp, wr, bad);
+		ret = pass(q, wr, bad, session);
 	}
 	refused = q->sibling_refused;
 	q->sibling_refused = false;
@@ -549,5 +584,12 @@ int dp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 	/* acquire: what the switch to another state prepared is visible before the state */
 	if (atomic_load_explicit(&q->state, memory_order_acquire) == DP_QP_NATIVE)
 		return q->post_send(qp, wr, bad_wr);
-	return post_tracked(q, wr, bad_wr);
+	return post_tracked(q, wr, bad_wr, false);
+}
+
+int dp_post_session(struct dp_qp *q, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	return post_tracked(q, wr, &bad, true);
 }

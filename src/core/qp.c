@@ -12,7 +12,7 @@
 static int why_native(const struct dp_qp *q, bool qp_ex)
 {
 	const char *single = getenv("MLX5_SINGLE_THREADED");
-	bool sibling = false;
+	bool sibling = false, promised;
 
 	if (qp_ex)
 		return DP_FB_QP_EX;
@@ -22,7 +22,9 @@ static int why_native(const struct dp_qp *q, bool qp_ex)
 	if (q->scq->cq->channel && !q->scq->channel)
 		return DP_FB_CHANNEL;
 	/* PDs that did not come through alloc_pd are parent domains, whose thread domains promise one thread */
-	if ((!q->pd || (single && !strcmp(single, "1"))) && !dp_cfg.single_threaded)
+	promised = !q->pd || (single && !strcmp(single, "1")) || dp_cqex_single(q->scq) ||
+		   (q->rcq && dp_cqex_single(q->rcq));
+	if (promised && !dp_cfg.single_threaded)
 		return DP_FB_SINGLE_THREADED;
 	if (!q->pd)
 		return DP_FB_NO_TWIN_DEVICE;
@@ -44,6 +46,7 @@ static void watch(struct dp_qp *q)
 	if (!q->watched)
 		atomic_fetch_add_explicit(&q->scq->active, 1, memory_order_relaxed);
 	q->watched = true;
+	dp_cqex_install(q->scq);
 }
 
 static void unwatch(struct dp_qp *q)
@@ -88,9 +91,12 @@ static void forget(struct dp_qp *q)
 	dp_drop(&q->scq->lock);
 }
 
-/* Makes the record of a QP that the program just created. Without memory for it the QP is native. */
+/*
+ * Makes the record of a QP that the program just created. Without memory for it the QP is native. send_ops: NULL:
+ * it has no ibv_wr_*.
+ */
 static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct ibv_cq *scq, struct ibv_cq *rcq,
-		  const struct ibv_qp_cap *cap, bool sq_sig_all, bool qp_ex)
+		  const struct ibv_qp_cap *cap, bool sq_sig_all, const uint64_t *send_ops)
 {
 	struct dp_qp *q;
 
@@ -113,7 +119,7 @@ static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct
 	atomic_init(&q->refs, 1);
 	dp_lock_init(&q->ctl);
 	dp_lock_init(&q->lock);
-	q->fallback = why_native(q, qp_ex);
+	q->fallback = why_native(q, send_ops && (!dp_qpex_can(*send_ops) || dp_qpex_new(q)));
 	if (q->fallback >= 0) {
 		dp_fallback((enum dp_fallback)q->fallback);
 		dp_info("qp 0x%x: one port: %s", q->qp_num, dp_fallback_str((enum dp_fallback)q->fallback));
@@ -131,7 +137,7 @@ struct ibv_qp *dp_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 		return dp_stub->real_of(pd->context)->create_qp(pd, attr);
 	qp = c->real->create_qp(pd, attr);
 	if (qp && c->grouped)
-		adopt(c, qp, pd, attr->send_cq, attr->recv_cq, &attr->cap, attr->sq_sig_all, false);
+		adopt(c, qp, pd, attr->send_cq, attr->recv_cq, &attr->cap, attr->sq_sig_all, NULL);
 	else if (qp && qp->qp_type == IBV_QPT_RC)
 		dp_fallback(DP_FB_NO_GROUP);
 	return qp;
@@ -147,7 +153,8 @@ struct ibv_qp *dp_create_qp_ex(struct ibv_context *ctx, struct ibv_qp_init_attr_
 	dp_stub->inside(-1);
 	if (qp)
 		adopt(c, qp, attr->comp_mask & IBV_QP_INIT_ATTR_PD ? attr->pd : NULL, attr->send_cq, attr->recv_cq,
-		      &attr->cap, attr->sq_sig_all, attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+		      &attr->cap, attr->sq_sig_all,
+		      attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? &attr->send_ops_flags : NULL);
 	return qp;
 }
 
@@ -214,6 +221,8 @@ int dp_qp_track(struct dp_qp *q)
 	watch(q);
 	dp_drop(&q->lock);
 	dp_drop(&q->scq->lock);
+	/* after the state: a session that begins in between would take the pointers away again */
+	dp_qpex_install(q);
 	return 0;
 }
 
@@ -397,7 +406,7 @@ int dp_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	struct dp_qp *q = dp_qp_find(qp);
 	struct dp_ctx *c;
-	bool wait, reset = mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RESET;
+	bool wait, locked, reset = mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RESET;
 	int ret;
 
 	if (!q) {
@@ -407,7 +416,9 @@ int dp_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 	dp_take(&q->ctl);
 	if (reset)
 		going(q);
+	locked = dp_qpex_before_modify(q);
 	ret = q->c->real->modify_qp(qp, attr, mask);
+	dp_qpex_after_modify(q, locked);
 	if (ret) {
 		if (reset)
 			not_going(q);
@@ -505,7 +516,8 @@ struct ibv_qp_ex *dp_qp_to_qp_ex(struct ibv_qp *qp)
 	struct dp_ctx *c = dp_ctx_find(qp->context);
 	struct ibv_qp_ex *ex = (c ? c->real : dp_stub->real_of(qp->context))->qp_to_qp_ex(qp);
 
-	if (q && ex)
+	/* one that create_qp made, and that has ibv_wr_* nevertheless */
+	if (q && ex && !q->ex)
 		pin_native(q, DP_FB_QP_EX);
 	return ex;
 }

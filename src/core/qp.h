@@ -83,6 +83,29 @@ void dp_flush_done(struct dp_qp *q, struct dp_rail *rail, uint64_t wr_id);
 /* Makes wr, which has room for an SGE, read to it. */
 void dp_scratch_sge(const struct dp_rail *rail, struct ibv_send_wr *wr, uint32_t len);
 
+/* ---- post.c and qpex.c: ibv_wr_* */
+
+/*
+ * Posts a session that was collected, wr the first of it (NULL: it is empty): all, or none and the error. The
+ * session is open, no lock of q held.
+ */
+int dp_post_session(struct dp_qp *q, struct ibv_send_wr *wr);
+/* Gives the session to the provider. Returns its error: then it took none. With lock held or not. */
+int dp_qpex_play(struct dp_qp *q);
+/* Can a QP made for these IBV_QP_EX_WITH_* be bonded? */
+bool dp_qpex_can(uint64_t send_ops);
+int dp_qpex_new(struct dp_qp *q); /* 0, or -errno: the QP stays native */
+void dp_qpex_free(struct dp_qp *q);
+/*
+ * From here on sessions are collected. In a thread of the program's, as all that changes its pointers; with ctl
+ * held.
+ */
+void dp_qpex_install(struct dp_qp *q);
+/* Around the real modify_qp, which may set the provider's pointers anew; with ctl held. */
+bool dp_qpex_before_modify(struct dp_qp *q);
+void dp_qpex_after_modify(struct dp_qp *q, bool locked);
+void dp_qpex_after_fork(struct dp_qp *q);
+
 /* ---- chain.c: with lock held */
 
 /* Appends a WR to rail 0's chain: part NULL: as it is; else cut to part. pos: of its op. */
@@ -168,6 +191,28 @@ int dp_gid_of(const struct dp_verbs *real, struct ibv_context *ctx, uint8_t port
 void dp_cq_unready(struct dp_cq *cq, struct dp_qp *q); /* with cq->lock held */
 /* Drops what was read ahead of a QP that was reset or destroyed, as providers do in the CQ; with cq->lock held. */
 void dp_cq_purge(struct dp_cq *cq, uint32_t qp_num);
+/*
+ * Makes the record of a CQ that the program created, x its extended part or NULL. NULL: no memory; then x is not
+ * taken.
+ */
+struct dp_cq *dp_cq_adopt(struct dp_ctx *c, struct ibv_cq *cq, struct dp_cqex *x, struct dp_channel *shadow);
+/* poll_cq of a CQ with active QPs. more (NULL: nobody asks): of the last completion given. */
+int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_more *more);
+
+/* ---- cqex.c */
 struct ibv_cq_ex *dp_create_cq_ex(struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr);
+/*
+ * Reads up to n completions of the program's own CQ, one at a time where it tells more than an ibv_wc; cq->more is
+ * of that one. With lock held, inside dp_cqex_enter(). As poll_cq.
+ */
+int dp_cqex_read(struct dp_cq *cq, int n, struct ibv_wc *wc);
+/* Nobody else is between start_poll and end_poll. False only without wait; with wait before lock is taken. */
+bool dp_cqex_enter(struct dp_cq *cq, bool wait);
+void dp_cqex_leave(struct dp_cq *cq);
+/* A QP of ours sends into it. In a thread of the program's; with lock held. */
+void dp_cqex_install(struct dp_cq *cq);
+bool dp_cqex_single(const struct dp_cq *cq); /* made for one thread? False if it is not extended. */
+void dp_cqex_free(struct dp_cq *cq);
+void dp_cqex_after_fork(struct dp_cq *cq);
 
 #endif

@@ -22,6 +22,7 @@ void dp_qp_put(struct dp_qp *q)
 	/* acq_rel: whoever frees it sees what the others did to it */
 	if (atomic_fetch_sub_explicit(&q->refs, 1, memory_order_acq_rel) != 1)
 		return;
+	dp_qpex_free(q);
 	dp_lock_fini(&q->ctl);
 	dp_lock_fini(&q->lock);
 	free(q);
@@ -34,6 +35,7 @@ static void unlock_one(void *val, void *arg)
 	(void)arg;
 	dp_lock_init(&q->ctl);
 	dp_lock_init(&q->lock);
+	dp_qpex_after_fork(q);
 }
 
 void dp_qp_after_fork(void)

@@ -50,6 +50,7 @@ struct df_cfg {
 	bool cq_all, cq_split;
 	enum df_wait wait;
 	bool credit_send, bidir, mixed, relaxed;
+	bool wr, cq_ex;			/* ibv_wr_*, extended CQs */
 	enum df_reg reg;
 	enum df_break sabotage;
 	unsigned int reads, readback, overlap, fence;	/* reads: batches per QP; the others: percent of rounds */
@@ -116,6 +117,7 @@ struct df_ep {
 	unsigned int unsig_run;
 	struct df_expect *expect;	/* ring of depth */
 	uint64_t exp_head, exp_tail;
+	uint64_t stamp, rq_stamp;	/* of the last completion */
 	struct rng rng;
 	struct df_check *checks;	/* ring of depth */
 	uint64_t chk_head, chk_tail;

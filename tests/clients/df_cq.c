@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "df.h"
+#include "ex.h"
 
 #define RECV_BIT (1ull << 63)	/* in wr_id: an error completion has no opcode to tell a receive by */
 
@@ -136,13 +137,25 @@ static void on_recv(struct df_side *s, struct df_ep *ep, const struct ibv_wc *wc
 		df_error(s, "qp 0x%x: post_recv failed", wc->qp_num);
 }
 
+/* Of one queue they are in order: a completion that was held back has the time when it happened. */
+static void check_stamp(struct df_side *s, struct df_ep *ep, bool recv, uint64_t stamp)
+{
+	uint64_t *last = recv ? &ep->rq_stamp : &ep->stamp;
+
+	if (!stamp || stamp < *last)
+		df_error(s, "qp 0x%x: %s completed at %llu, the one before at %llu", ep->qp->qp_num,
+			 recv ? "receive" : "send", (unsigned long long)stamp, (unsigned long long)*last);
+	*last = stamp;
+}
+
 static int drain(struct df_side *s, struct df_cq *cq, unsigned int batch)
 {
 	struct ibv_wc wc[16];
+	uint64_t stamp[16];
 	struct df_ep *ep;
 	int n, i;
 
-	n = ibv_poll_cq(cq->cq, (int)batch, wc);
+	n = s->cfg->cq_ex ? ex_poll(cq->cq, (int)batch, wc, stamp) : ibv_poll_cq(cq->cq, (int)batch, wc);
 	if (n < 0 || n > (int)batch) {
 		df_error(s, "poll_cq(%u) gave %d", batch, n);
 		atomic_store(&s->failed, true);
@@ -157,6 +170,8 @@ static int drain(struct df_side *s, struct df_cq *cq, unsigned int batch)
 		if (cq != (wc[i].wr_id & RECV_BIT ? ep->rcq : ep->scq))
 			df_error(s, "qp 0x%x: completion in the wrong cq", wc[i].qp_num);
 		pthread_mutex_lock(&ep->lock);
+		if (s->cfg->cq_ex)
+			check_stamp(s, ep, wc[i].wr_id & RECV_BIT, stamp[i]);
 		if (wc[i].wr_id & RECV_BIT)
 			on_recv(s, ep, &wc[i]);
 		else

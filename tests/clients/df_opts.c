@@ -26,6 +26,7 @@ static const char help[] =
 "  --flags LIST|all             of fetch_add,cmp_swap,inline,write8,send,send_imm,write_imm (all, in turn)\n"
 "  --flags-random               kinds drawn at random instead of in turn\n"
 "  --post chain|single|random   how WRs are put into lists (random)\n"
+"  --wr --cq-ex                 post through ibv_wr_*, poll through ibv_cq_ex with time stamps\n"
 "  --signal all|flag|random     which WRs are signalled (random)\n"
 "  --signal-every N             at least every Nth (8)\n"
 "  --depth N                    send queue (64)\n"
@@ -103,7 +104,8 @@ static unsigned int kinds(const char *s)
 enum { O_HELP = 256, O_SERVER, O_CLIENT, O_SAME, O_DEV, O_PEERDEV, O_IBPORT, O_GID, O_TCPPORT, O_LOAD, O_LIB, O_SEED,
 	O_QPS, O_THREADS, O_ROUNDS, O_WINDOW, O_MIN, O_MAX, O_WRITES, O_SGES, O_FLAGS, O_FLAGSRND, O_POST, O_SIGNAL,
 	O_SIGEVERY, O_DEPTH, O_INLINE, O_CQ, O_CQSPLIT, O_WAIT, O_CREDIT, O_BIDIR, O_READS, O_MIXED, O_READBACK,
-	O_OVERLAP, O_FENCE, O_HOLD, O_SETTLE, O_REG, O_RELAXED, O_MTU, O_QPTIMEOUT, O_TIMEOUT, O_BREAK };
+	O_OVERLAP, O_FENCE, O_HOLD, O_SETTLE, O_REG, O_RELAXED, O_MTU, O_QPTIMEOUT, O_TIMEOUT, O_BREAK, O_WR,
+	O_CQEX };
 
 static const struct option opts[] = {
 	{ "help", 0, NULL, O_HELP }, { "server", 0, NULL, O_SERVER }, { "client", 1, NULL, O_CLIENT },
@@ -120,7 +122,8 @@ static const struct option opts[] = {
 	{ "read-back", 1, NULL, O_READBACK }, { "overlap", 1, NULL, O_OVERLAP }, { "fence", 1, NULL, O_FENCE },
 	{ "hold-us", 1, NULL, O_HOLD }, { "settle-ms", 1, NULL, O_SETTLE }, { "reg", 1, NULL, O_REG },
 	{ "relaxed", 0, NULL, O_RELAXED }, { "mtu", 1, NULL, O_MTU }, { "qp-timeout", 1, NULL, O_QPTIMEOUT },
-	{ "timeout", 1, NULL, O_TIMEOUT }, { "break", 1, NULL, O_BREAK }, { NULL, 0, NULL, 0 },
+	{ "timeout", 1, NULL, O_TIMEOUT }, { "break", 1, NULL, O_BREAK },
+	{ "wr", 0, NULL, O_WR }, { "cq-ex", 0, NULL, O_CQEX }, { NULL, 0, NULL, 0 },
 };
 
 static const struct word w_post[] = { { "chain", POST_CHAIN }, { "single", POST_SINGLE }, { "random", POST_RANDOM },
@@ -178,6 +181,8 @@ static void one(struct df_cfg *c, int o, const char *name, const char *a)
 	case O_HOLD: c->hold_us = (unsigned int)number(a, name, 0, 10000000); break;
 	case O_SETTLE: c->settle_ms = (unsigned int)number(a, name, 0, 600000); break;
 	case O_REG: c->reg = (enum df_reg)word(w_reg, a, name); break;
+	case O_WR: c->wr = true; break;
+	case O_CQEX: c->cq_ex = true; break;
 	case O_RELAXED: c->relaxed = true; break;
 	case O_MTU: c->mtu = (unsigned int)word(w_mtu, a, name); break;
 	case O_QPTIMEOUT: c->qp_timeout = (unsigned int)number(a, name, 1, 31); break;

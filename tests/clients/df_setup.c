@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "df.h"
+#include "ex.h"
 #include "oob.h"
 
 #define ACCESS_ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
@@ -104,7 +105,8 @@ static int make_cqs(struct df_side *s)
 		return -ENOMEM;
 	for (i = 0; i < s->ncqs; i++) {
 		pthread_mutex_init(&s->cqs[i].lock, NULL);
-		s->cqs[i].cq = vb.create_cq(s->dev.ctx, size, &s->cqs[i], s->chan, 0);
+		s->cqs[i].cq = c->cq_ex ? ex_create_cq(s->dev.ctx, size, &s->cqs[i], s->chan, 0) :
+					  vb.create_cq(s->dev.ctx, size, &s->cqs[i], s->chan, 0);
 		if (!s->cqs[i].cq) {
 			err = errno ? -errno : -EIO;
 			fprintf(stderr, "dataflag: create_cq of %d: %s\n", size, strerror(-err));
@@ -152,7 +154,7 @@ static int make_ep(struct df_side *s, unsigned int i, struct df_ep_addr *a)
 	qa.send_cq = ep->scq->cq;
 	qa.recv_cq = ep->rcq->cq;
 	qa.cap.max_recv_wr = ep->rq_depth;
-	ep->qp = vb.create_qp(s->dev.pd, &qa);
+	ep->qp = c->wr ? ex_create_qp(s->dev.pd, &qa) : vb.create_qp(s->dev.pd, &qa);
 	if (!ep->qp) {
 		err = errno ? -errno : -EIO;
 		fprintf(stderr, "dataflag: create_qp %u: %s\n", i, strerror(-err));

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "df.h"
+#include "ex.h"
 
 struct batch {
 	struct ibv_send_wr wr[DF_MAX_WRS];
@@ -77,7 +78,7 @@ static bool signalled(struct df_ep *ep, const struct batch *b, unsigned int i)
 static int post_list(struct df_ep *ep, struct ibv_send_wr *first)
 {
 	struct ibv_send_wr *bad = NULL;
-	int err = ibv_post_send(ep->qp, first, &bad);
+	int err = ep->side->cfg->wr ? ex_post(ep->qp, first, &bad) : ibv_post_send(ep->qp, first, &bad);
 
 	atomic_fetch_add(&ep->side->posts, 1);
 	if (err) {

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "ex.h"
 #include "mini.h"
 
 #define BIG	(1u << 20)
@@ -131,7 +132,7 @@ static void local_error(void)
 
 	if (begin("wrong lkey in a large WRITE", NULL))
 		return;
-	printf("  post 1: %d\n", ibv_post_send(a.qp, &w, &badp));
+	printf("  post 1: %d\n", any_post(a.qp, &w, &badp));
 	wr(2, IBV_WR_RDMA_WRITE, 0, 100000, b.mr->rkey, true);
 	show(&a, "a", 2, 3000);
 	reuse();

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ex.h"
 #include "mini.h"
 
 unsigned int mini_failed;
@@ -96,7 +97,7 @@ int mend_new_qp(struct mend *e, const struct mend_want *w)
 
 		CHECK(!err, "destroy_qp: %s", strerror(err));
 	}
-	e->qp = vb.create_qp(e->dev.pd, &a);
+	e->qp = any_create_qp(e->dev.pd, &a);
 	if (!e->qp) {
 		fprintf(stderr, "create_qp on %s: %s\n", e->dev.name, strerror(errno));
 		return errno ? -errno : -EIO;
@@ -120,7 +121,7 @@ int mend_open(struct mend *e, const struct mini *m, const char *dev, const struc
 	memset(e->buf, 0, e->len);
 	e->mr = vb.reg_mr(e->dev.pd, e->buf, e->len, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 			  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
-	e->cq = e->mr ? vb.create_cq(e->dev.ctx, (int)(2 * w->depth + 2 * w->recvs + 16), NULL, NULL, 0) : NULL;
+	e->cq = e->mr ? any_create_cq(e->dev.ctx, (int)(2 * w->depth + 2 * w->recvs + 16), NULL, NULL, 0) : NULL;
 	if (!e->cq) {
 		fprintf(stderr, "%s on %s: %s\n", e->mr ? "create_cq" : "reg_mr", dev ? dev : "the first device",
 			strerror(errno));
@@ -185,7 +186,7 @@ int mend_post(struct mend *e, const struct mwr *w)
 		wr.wr.rdma.remote_addr = w->raddr;
 		wr.wr.rdma.rkey = w->rkey;
 	}
-	err = ibv_post_send(e->qp, &wr, &bad);
+	err = any_post(e->qp, &wr, &bad);
 	CHECK(!err || bad == &wr, "bad_wr is not the refused WR");
 	return err;
 }

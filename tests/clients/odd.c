@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ex.h"
 #include "mini.h"
 
 #define BIG (1u << 20)
@@ -63,7 +64,7 @@ static struct ibv_sge S(size_t off, size_t len)
 static void post(struct ibv_send_wr *w)
 {
 	struct ibv_send_wr *bad = NULL;
-	int err = ibv_post_send(a.qp, w, &bad);
+	int err = any_post(a.qp, w, &bad);
 
 	printf("  post: %s", err ? strerror(err) : "ok");
 	if (err)
@@ -255,7 +256,7 @@ static void alias(void)
 		if (i == 0)
 			post(w);
 		else
-			ibv_post_send(a.qp, w, &(struct ibv_send_wr *){ NULL });
+			any_post(a.qp, w, &(struct ibv_send_wr *){ NULL });
 		if (rc_poll_one(a.cq, &wc, 1000) != 1 || wc.status)
 			printf("  no\n");
 		for (size_t k = len / 2 + len / 8; k < len / 2 + len / 8 + len / 4; k++)
@@ -294,7 +295,7 @@ static void top(void)
 		memset(a.buf, i + 1, BIG);
 		w.wr.rdma.remote_addr = base + 4096;
 		w.wr.rdma.rkey = t->rkey;
-		ibv_post_send(a.qp, &w, &(struct ibv_send_wr *){ NULL });
+		any_post(a.qp, &w, &(struct ibv_send_wr *){ NULL });
 		if (rc_poll_one(a.cq, &wc, 2000) != 1 || wc.status)
 			wrong++;
 		else if (memcmp(a.buf, b.buf + 4096, BIG))
@@ -334,7 +335,7 @@ static void sizes(void)
 
 				pattern_fill(op ? b.buf : a.buf, i * 100 + off, 0, 2 * BIG);
 				memset(op ? a.buf : b.buf, 0, 2 * BIG);
-				if (ibv_post_send(a.qp, &w, &bad) || rc_poll_one(a.cq, &wc, 2000) != 1 || wc.status ||
+				if (any_post(a.qp, &w, &bad) || rc_poll_one(a.cq, &wc, 2000) != 1 || wc.status ||
 				    (op && wc.byte_len != len[i]) || wc.wr_id != i)
 					wrong++;
 				if (memcmp(a.buf + off, b.buf + off * 2, len[i]))
@@ -426,7 +427,7 @@ static void depth(int every, int inl)
 			w.send_flags |= IBV_SEND_INLINE;
 		if (i % every == every - 1)
 			w.send_flags |= SIG;
-		while ((err = ibv_post_send(a.qp, &w, &bad)) == ENOMEM) {
+		while ((err = any_post(a.qp, &w, &bad)) == ENOMEM) {
 			full++;
 			if (rc_poll_one(a.cq, &wc, 2000) != 1) {
 				if (++tries == 1)
@@ -491,7 +492,7 @@ static void to_err(int sig)
 		w[i] = i % 2 ? W((uint64_t)i, WR, &t, 1, BIG, sig ? SIG : 0) : W((uint64_t)i, WR, &s, 1, 0, sig || i == 10 ? SIG : 0);
 		w[i].next = i < 19 ? &w[i + 1] : NULL;
 	}
-	ibv_post_send(a.qp, w, &bad);
+	any_post(a.qp, w, &bad);
 	rc_to_state(a.qp, IBV_QPS_ERR);
 	while (rc_poll_one(a.cq, &wc, n < 20 ? 1000 : 100) == 1) {
 		if (!wc.status) {
@@ -538,7 +539,7 @@ static void rw(void)
 		} else {
 			w[1].next = &w[3];
 		}
-		if (ibv_post_send(a.qp, w, &bad) || rc_poll_one(a.cq, &wc, 2000) != 1 || wc.status || wc.wr_id != 4)
+		if (any_post(a.qp, w, &bad) || rc_poll_one(a.cq, &wc, 2000) != 1 || wc.status || wc.wr_id != 4)
 			wrong++;
 		if (memcmp(b.buf + BIG + off, a.buf + off + o2, l2))
 			wrong++;

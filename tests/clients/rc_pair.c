@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "ex.h"
 #include "rc_pair.h"
 #include "rng.h"
 
@@ -188,7 +189,7 @@ int rc_poll_one(struct ibv_cq *cq, struct ibv_wc *wc, int ms)
 	int n;
 
 	for (;;) {
-		n = ibv_poll_cq(cq, 1, wc);
+		n = any_poll(cq, 1, wc);
 		if (n)
 			return n < 0 ? -EIO : 1;
 		now = now_ns();

@@ -42,6 +42,7 @@
 	X(query_qp, "IBVERBS_1.1")		\
 	X(modify_qp, "IBVERBS_1.1")		\
 	X(destroy_qp, "IBVERBS_1.1")		\
+	X(qp_to_qp_ex, "IBVERBS_1.6")		\
 	X(wc_status_str, "IBVERBS_1.1")
 
 struct verbs_fns {

@@ -1,0 +1,534 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+/*
+ * ibv_wr_* over a provider of this file's own: what it is asked, what the program is told, and whose the pointers
+ * are.
+ */
+#include <check.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "qp.h"
+
+const struct dp_stub *dp_stub;
+
+#define MANY 256
+#define QPN 0x11
+
+/* ---- the provider */
+
+struct seen {
+	uint64_t wr_id;
+	unsigned int flags;
+	enum ibv_wr_opcode op;
+	size_t nsge;
+	bool inlined;
+	char bytes[64];
+};
+
+static struct verbs_context program;
+static struct ibv_qp_ex ex;
+static struct seen building[MANY], got[MANY];	 /* of the open session, of those that were completed */
+static int nbuilding, ngot, sessions, aborts;
+static int err_setter, err_complete;		 /* that the provider gives */
+static int plain[MANY], nplain;			 /* wr_ids of post_send, of which it takes max_plain */
+static int max_plain;
+static pthread_mutex_t wr_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct seen *p_begin(enum ibv_wr_opcode op)
+{
+	struct seen *s = &building[nbuilding++];
+
+	*s = (struct seen){ .wr_id = ex.wr_id, .flags = ex.wr_flags, .op = op };
+	return s;
+}
+
+static void p_write(struct ibv_qp_ex *e, uint32_t rkey, uint64_t addr)
+{
+	(void)e;
+	(void)rkey;
+	(void)addr;
+	p_begin(IBV_WR_RDMA_WRITE);
+}
+
+static void p_send(struct ibv_qp_ex *e)
+{
+	(void)e;
+	p_begin(IBV_WR_SEND);
+}
+
+static void p_set_sge_list(struct ibv_qp_ex *e, size_t n, const struct ibv_sge *list)
+{
+	(void)e;
+	(void)list; /* never looked at when it is too long */
+	building[nbuilding - 1].nsge = n;
+	if (n > 2)
+		err_setter = ENOMEM;
+}
+
+static void p_set_sge(struct ibv_qp_ex *e, uint32_t lkey, uint64_t addr, uint32_t length)
+{
+	struct ibv_sge s = { addr, length, lkey };
+
+	p_set_sge_list(e, 1, &s);
+}
+
+static void p_set_inline(struct ibv_qp_ex *e, void *addr, size_t length)
+{
+	(void)e;
+	ck_assert_uint_le(length, sizeof(building[0].bytes));
+	building[nbuilding - 1].inlined = true;
+	building[nbuilding - 1].nsge = length;
+	memcpy(building[nbuilding - 1].bytes, addr, length);
+}
+
+static void p_set_inline_list(struct ibv_qp_ex *e, size_t n, const struct ibv_data_buf *list)
+{
+	(void)e;
+	(void)n;
+	(void)list;
+	ck_abort_msg("it gets one piece");
+}
+
+static void p_start(struct ibv_qp_ex *e)
+{
+	(void)e;
+	pthread_mutex_lock(&wr_lock);
+	nbuilding = 0;
+	err_setter = 0;
+	sessions++;
+}
+
+static int p_complete(struct ibv_qp_ex *e)
+{
+	int err = err_setter ? err_setter : err_complete;
+
+	(void)e;
+	for (int i = 0; i < nbuilding && !err; i++)
+		got[ngot++] = building[i];
+	pthread_mutex_unlock(&wr_lock);
+	return err;
+}
+
+/* What mlx5 sets in modify_qp while the QP cannot send. */
+static int p_complete_refuse(struct ibv_qp_ex *e)
+{
+	(void)e;
+	pthread_mutex_unlock(&wr_lock);
+	return ENOTSUP;
+}
+
+static void p_abort(struct ibv_qp_ex *e)
+{
+	(void)e;
+	aborts++;
+	pthread_mutex_unlock(&wr_lock);
+}
+
+static int p_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	(void)qp;
+	for (; wr; wr = wr->next) {
+		if (nplain == max_plain || wr->num_sge > 2) {
+			*bad = wr;
+			return ENOMEM;
+		}
+		plain[nplain++] = (int)wr->wr_id;
+	}
+	return 0;
+}
+
+static int p_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	(void)cq;
+	(void)n;
+	(void)wc;
+	return 0;
+}
+
+static int f_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
+{
+	(void)ctx;
+	*attr = (struct ibv_device_attr){ .phys_port_cnt = 1 };
+	return 0;
+}
+
+static const char *f_name(struct ibv_device *dev)
+{
+	(void)dev;
+	return "fake0";
+}
+
+static struct ibv_cq *f_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *ch, int v)
+{
+	struct ibv_cq *cq = calloc(1, sizeof(*cq));
+
+	(void)cqe;
+	(void)cq_context;
+	(void)ch;
+	(void)v;
+	cq->context = ctx;
+	return cq;
+}
+
+static struct ibv_qp_ex *f_to_ex(struct ibv_qp *qp)
+{
+	return qp == &ex.qp_base ? &ex : NULL;
+}
+
+static const struct dp_verbs real = {
+	.query_device = f_query_device,
+	.get_device_name = f_name,
+	.create_cq = f_create_cq,
+	.qp_to_qp_ex = f_to_ex,
+};
+
+static const struct dp_verbs *real_of(struct ibv_context *ctx)
+{
+	(void)ctx;
+	return &real;
+}
+
+static void inside(int delta)
+{
+	(void)delta;
+}
+
+/* ---- a QP that peering is pending for */
+
+static struct dp_qp *q;
+
+static void setup(void)
+{
+	static const struct dp_stub stub = { .abi = DP_CORE_ABI, .real_of = real_of, .inside = inside };
+	static struct dp_port_group group = { .gpu = -1, .nports = 2,
+					      .ports = { { .dev = "fake0", .port = 1 }, { .dev = "fake1", .port = 1 } } };
+	struct dp_cq *cq;
+
+	dp_stub = &stub;
+	dp_cfg.groups = &group;
+	dp_cfg.ngroups = 1;
+	dp_cfg.ordering = DP_ORDER_SIGNAL;
+	dp_cfg.spread_min = 8192;
+	program.sz = sizeof(program);
+	program.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+	program.context.ops.poll_cq = p_poll;
+	program.context.ops.post_send = p_post;
+	max_plain = MANY;
+	ex = (struct ibv_qp_ex){
+		.qp_base = { .context = &program.context, .qp_num = QPN },
+		.wr_start = p_start,
+		.wr_complete = p_complete,
+		.wr_abort = p_abort,
+		.wr_rdma_write = p_write,
+		.wr_send = p_send,
+		.wr_set_sge = p_set_sge,
+		.wr_set_sge_list = p_set_sge_list,
+		.wr_set_inline_data = p_set_inline,
+		.wr_set_inline_data_list = p_set_inline_list,
+	};
+	q = calloc(1, sizeof(*q));
+	q->qp = &ex.qp_base;
+	q->qp_num = QPN;
+	q->c = dp_ctx_get(&program.context);
+	ck_assert_ptr_nonnull(q->c);
+	cq = dp_cq_find(dp_create_cq(&program.context, 16, NULL, NULL, 0));
+	ck_assert_ptr_nonnull(cq);
+	q->scq = cq;
+	q->post_send = p_post;
+	q->cap = (struct ibv_qp_cap){ .max_send_wr = 20, .max_send_sge = 2, .max_inline_data = 64 };
+	q->fallback = -1;
+	dp_lock_init(&q->ctl);
+	dp_lock_init(&q->lock);
+	ck_assert_int_eq(dp_hmap_put(&cq->qpns, QPN, q), 0);
+	ck_assert_int_eq(dp_hmap_put(&dp_qps, (uintptr_t)q->qp, q), 0);
+	ck_assert_int_eq(dp_qpex_new(q), 0);
+	ck_assert_ptr_eq(ex.wr_start, p_start);
+	ck_assert_int_eq(dp_qp_track(q), 0);
+	ck_assert_ptr_ne(ex.wr_start, p_start);
+	/* what the provider does not have stays away: programs look */
+	ck_assert_ptr_null(ex.wr_rdma_read);
+}
+
+static void bonded(void)
+{
+	q->nrails = 2;
+	q->rail = calloc(2, sizeof(*q->rail));
+	for (uint32_t r = 0; r < 2; r++) {
+		q->rail[r].q = q;
+		q->rail[r].idx = r;
+		q->rail[r].flow = dp_flow_get(r ? "fake1:1" : "fake0:1", "peer");
+		q->rail[r].chain.sge = calloc(DP_BATCH * 2, sizeof(struct ibv_sge));
+	}
+	ck_assert_int_eq(dp_order_widen(&q->order, 2), 0);
+	dp_order_bond(&q->order);
+	atomic_store(&q->state, DP_QP_BONDED);
+}
+
+static void native(void)
+{
+	dp_take(&q->scq->lock);
+	dp_take(&q->lock);
+	dp_qp_native(q);
+	dp_drop(&q->lock);
+	dp_drop(&q->scq->lock);
+}
+
+static void write_one(uint64_t wr_id, unsigned int flags)
+{
+	ex.wr_id = wr_id;
+	ex.wr_flags = flags;
+	ibv_wr_rdma_write(&ex, 1, 0x1000);
+	ibv_wr_set_sge(&ex, 2, 0x2000, 8);
+}
+
+/* ---- */
+
+START_TEST(pending_is_the_providers_session)
+{
+	struct ibv_data_buf b[2] = { { (char[]){ "ab" }, 2 }, { (char[]){ "cde" }, 3 } };
+
+	ibv_wr_start(&ex);
+	write_one(1, IBV_SEND_SIGNALED);
+	ex.wr_id = 2;
+	ex.wr_flags = 0;
+	ibv_wr_send(&ex);
+	ibv_wr_set_inline_data_list(&ex, 2, b);
+	memset(b[0].addr, 'x', 2);
+	memset(b[1].addr, 'x', 3);
+	ex.wr_id = 77;
+	ex.wr_flags = IBV_SEND_FENCE;
+	ck_assert_int_eq(sessions, 0);
+	ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+	ck_assert_int_eq(sessions, 1);
+	ck_assert_int_eq(ngot, 2);
+	ck_assert(got[0].wr_id == 1 && got[0].flags == IBV_SEND_SIGNALED && got[0].op == IBV_WR_RDMA_WRITE);
+	ck_assert(got[1].wr_id == 2 && got[1].flags == 0 && got[1].op == IBV_WR_SEND && got[1].inlined);
+	ck_assert_mem_eq(got[1].bytes, "abcde", 5);
+	/* they are the program's, and stay as it left them */
+	ck_assert(ex.wr_id == 77 && ex.wr_flags == IBV_SEND_FENCE);
+	ck_assert_uint_eq(q->order.next, 2);
+	ck_assert_int_eq(nplain, 0);
+}
+END_TEST
+
+START_TEST(abort_posts_nothing)
+{
+	ibv_wr_start(&ex);
+	write_one(1, IBV_SEND_SIGNALED);
+	ibv_wr_abort(&ex);
+	ibv_wr_start(&ex);
+	ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+	ck_assert_int_eq(ngot, 0);
+	ck_assert_uint_eq(q->order.next, 0);
+	bonded();
+	ibv_wr_start(&ex);
+	write_one(1, IBV_SEND_SIGNALED);
+	ibv_wr_abort(&ex);
+	ibv_wr_start(&ex);
+	write_one(2, IBV_SEND_SIGNALED);
+	ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+	ck_assert(nplain == 1 && plain[0] == 2);
+}
+END_TEST
+
+START_TEST(the_providers_error_is_the_programs)
+{
+	err_complete = EIO;
+	ibv_wr_start(&ex);
+	write_one(1, IBV_SEND_SIGNALED);
+	write_one(2, IBV_SEND_SIGNALED);
+	ck_assert_int_eq(ibv_wr_complete(&ex), EIO);
+	/* nothing was posted, and nothing is waited for */
+	ck_assert_uint_eq(q->order.next, 0);
+	err_complete = 0;
+	ibv_wr_start(&ex);
+	write_one(3, IBV_SEND_SIGNALED);
+	ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+	ck_assert(ngot == 1 && got[0].wr_id == 3);
+	ck_assert_uint_eq(q->order.next, 1);
+}
+END_TEST
+
+START_TEST(modify_sets_wr_complete_anew)
+{
+	int (*ours)(struct ibv_qp_ex *) = ex.wr_complete;
+	bool locked = dp_qpex_before_modify(q);
+
+	ck_assert(locked);
+	ex.wr_complete = p_complete_refuse;
+	dp_qpex_after_modify(q, locked);
+	ck_assert_ptr_eq(ex.wr_complete, ours);
+	ibv_wr_start(&ex);
+	write_one(1, 0);
+	ck_assert_int_eq(ibv_wr_complete(&ex), ENOTSUP);
+	ck_assert_uint_eq(q->order.next, 0);
+	/* while a session is open, by its own thread */
+	ibv_wr_start(&ex);
+	write_one(2, 0);
+	locked = dp_qpex_before_modify(q);
+	ck_assert(!locked);
+	ex.wr_complete = p_complete;
+	dp_qpex_after_modify(q, locked);
+	ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+	ck_assert(ngot == 1 && got[0].wr_id == 2);
+	/* given back, it is the provider's latest */
+	native();
+	locked = dp_qpex_before_modify(q);
+	ex.wr_complete = p_complete_refuse;
+	dp_qpex_after_modify(q, locked);
+	ibv_wr_start(&ex);
+	ck_assert_ptr_eq(ex.wr_complete, p_complete_refuse);
+	ck_assert_int_eq(ibv_wr_complete(&ex), ENOTSUP);
+}
+END_TEST
+
+START_TEST(native_gives_the_pointers_back)
+{
+	/* a session that began before is still ours, and is played to the provider */
+	ibv_wr_start(&ex);
+	write_one(1, 0);
+	native();
+	write_one(2, 0);
+	ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+	ck_assert(ngot == 2 && sessions == 1);
+	ibv_wr_start(&ex);
+	ck_assert_ptr_eq(ex.wr_start, p_start);
+	ck_assert_ptr_eq(ex.wr_rdma_write, p_write);
+	ck_assert_ptr_eq(ex.wr_set_inline_data_list, p_set_inline_list);
+	/* and one that began with the provider's stays there, whatever is installed meanwhile */
+	dp_qpex_install(q);
+	write_one(3, 0);
+	ck_assert_int_eq(nbuilding, 1);
+	ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+	ck_assert(ngot == 3 && got[2].wr_id == 3);
+}
+END_TEST
+
+START_TEST(too_many_sges_are_not_read)
+{
+	ibv_wr_start(&ex);
+	ex.wr_id = 1;
+	ibv_wr_rdma_write(&ex, 1, 0x1000);
+	ibv_wr_set_sge_list(&ex, 3, (struct ibv_sge *)8);
+	ck_assert_int_eq(ibv_wr_complete(&ex), ENOMEM);
+	bonded();
+	for (int alone = 0; alone < 2; alone++) {
+		ibv_wr_start(&ex);
+		ibv_wr_rdma_write(&ex, 1, 0x1000);
+		ibv_wr_set_sge_list(&ex, 1000, (struct ibv_sge *)8);
+		if (!alone)
+			write_one(2, 0);
+		ck_assert_int_ne(ibv_wr_complete(&ex), 0);
+	}
+	ck_assert_int_eq(nplain, 0);
+}
+END_TEST
+
+START_TEST(all_or_nothing_when_bonded)
+{
+	char long_one[65] = { 0 };
+
+	bonded();
+	ibv_wr_start(&ex);
+	write_one(1, IBV_SEND_SIGNALED);
+	ibv_wr_rdma_write(&ex, 1, 0x1000);
+	ibv_wr_set_inline_data(&ex, long_one, sizeof(long_one));
+	ck_assert_int_eq(ibv_wr_complete(&ex), EINVAL);
+	ck_assert_int_eq(nplain, 0);
+	/* more than the send queue holds; that is also more than one batch */
+	ibv_wr_start(&ex);
+	for (int i = 0; i < 21; i++)
+		write_one((uint64_t)i, IBV_SEND_SIGNALED);
+	ck_assert_int_eq(ibv_wr_complete(&ex), ENOMEM);
+	ck_assert_int_eq(nplain, 0);
+	ck_assert_uint_eq(q->order.next, 0);
+	ibv_wr_start(&ex);
+	for (int i = 0; i < 20; i++)
+		write_one((uint64_t)i, IBV_SEND_SIGNALED);
+	ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+	ck_assert_int_eq(nplain, 20);
+	for (int i = 0; i < 20; i++)
+		ck_assert_int_eq(plain[i], i);
+	ck_assert_int_eq(sessions, 0);
+}
+END_TEST
+
+#define EACH 12
+#define THREADS 4
+
+static void *poster(void *arg)
+{
+	int me = (int)(intptr_t)arg;
+
+	for (int i = 0; i < EACH; i++) {
+		ibv_wr_start(&ex);
+		for (int k = 0; k < 3; k++)
+			write_one((uint64_t)(me * 1000 + i * 3 + k), 0);
+		if (i % 4 == 3)
+			ibv_wr_abort(&ex);
+		else
+			ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+	}
+	return NULL;
+}
+
+START_TEST(threads_take_turns)
+{
+	pthread_t t[THREADS];
+	int last[THREADS];
+
+	for (int i = 0; i < THREADS; i++) {
+		last[i] = -1;
+		ck_assert_int_eq(pthread_create(&t[i], NULL, poster, (void *)(intptr_t)i), 0);
+	}
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(t[i], NULL);
+	ck_assert_int_eq(ngot, THREADS * EACH / 4 * 3 * 3);
+	for (int i = 0; i < ngot; i += 3) {
+		int me = (int)got[i].wr_id / 1000, n = (int)got[i].wr_id % 1000;
+
+		ck_assert_int_eq(n % 3, 0);
+		ck_assert_int_gt(n, last[me]);
+		last[me] = n;
+		ck_assert_uint_eq(got[i + 1].wr_id, got[i].wr_id + 1);
+		ck_assert_uint_eq(got[i + 2].wr_id, got[i].wr_id + 2);
+	}
+}
+END_TEST
+
+START_TEST(what_can_be_said)
+{
+	ck_assert(dp_qpex_can(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND_WITH_INV));
+	ck_assert(!dp_qpex_can(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_TSO));
+	ck_assert(!dp_qpex_can(UINT64_C(1) << 11)); /* FLUSH */
+	ck_assert(!dp_qpex_can(UINT64_C(1) << 40));
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("qpex");
+	TCase *tc = tcase_create("qpex");
+	SRunner *r;
+	int failed;
+
+	/* every test in a child of its own, so setup() starts from nothing */
+	tcase_add_checked_fixture(tc, setup, NULL);
+	tcase_set_timeout(tc, 60);
+	tcase_add_test(tc, pending_is_the_providers_session);
+	tcase_add_test(tc, abort_posts_nothing);
+	tcase_add_test(tc, the_providers_error_is_the_programs);
+	tcase_add_test(tc, modify_sets_wr_complete_anew);
+	tcase_add_test(tc, native_gives_the_pointers_back);
+	tcase_add_test(tc, too_many_sges_are_not_read);
+	tcase_add_test(tc, all_or_nothing_when_bonded);
+	tcase_add_test(tc, threads_take_turns);
+	tcase_add_test(tc, what_can_be_said);
+	suite_add_tcase(s, tc);
+	r = srunner_create(s);
+	srunner_run_all(r, CK_NORMAL);
+	failed = srunner_ntests_failed(r);
+	srunner_free(r);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
