@@ -41,6 +41,7 @@ struct dp_meter {
 	uint64_t planned; /* the same and those that wait */
 	uint64_t qps;	  /* QPs with such bytes */
 	uint64_t since, got, looks; /* bytes completed since that time, in so many polls; since 0: no window is open */
+	uint64_t best, last_best, epoch; /* of rates measured since then, and in the second before */
 };
 #define DP_OWN_METERS 4 /* ports of one device that are told apart */
 

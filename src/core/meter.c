@@ -7,8 +7,9 @@
 
 #include <string.h>
 
-#define WINDOW_NS 1000000u
+#define WINDOW_NS 2000000u
 #define LOOKS 8
+#define EPOCH_NS 1000000000u
 
 bool dp_meter_needed(const struct dp_qp *q)
 {
@@ -18,6 +19,22 @@ bool dp_meter_needed(const struct dp_qp *q)
 static struct dp_meter *meter_of(const struct dp_qp *q, uint32_t r)
 {
 	return r ? &q->rail[r].sib->meter : &q->c->meter[q->init.port_num % DP_OWN_METERS];
+}
+
+/*
+ * The best of this and the last second. What completes while requests wait for one another is less than the port could
+ * carry; taken for its rate, it would make waiting look cheap, and that would go on for ever.
+ */
+static void sample(struct dp_meter *m, uint64_t rate, uint64_t now)
+{
+	if (now - m->epoch >= EPOCH_NS) {
+		m->last_best = now - m->epoch < 2 * (uint64_t)EPOCH_NS ? m->best : 0;
+		m->best = 0;
+		m->epoch = now;
+	}
+	if (rate > m->best)
+		m->best = rate;
+	m->rate = m->best > m->last_best ? m->best : m->last_best;
 }
 
 /*
@@ -34,7 +51,7 @@ static void completed(struct dp_meter *m, uint64_t bytes, uint64_t now)
 		m->got += bytes;
 		m->looks++;
 		if (now - m->since >= WINDOW_NS && m->looks >= LOOKS) {
-			m->rate = (uint64_t)((double)m->got * 1e9 / (double)(now - m->since));
+			sample(m, (uint64_t)((double)m->got * 1e9 / (double)(now - m->since)), now);
 			/* go on with the younger half of it */
 			m->since += (now - m->since) / 2;
 			m->got /= 2;
