@@ -4,38 +4,11 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "ports.h"
 #include "tool.h"
-
-/* The first line of a file; "" if it cannot be read. */
-static void read_line(char *buf, size_t len, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-
-static void read_line(char *buf, size_t len, const char *fmt, ...)
-{
-	char path[PATH_MAX];
-	va_list ap;
-	ssize_t n;
-	int fd;
-
-	buf[0] = '\0';
-	va_start(ap, fmt);
-	n = vsnprintf(path, sizeof(path), fmt, ap);
-	va_end(ap);
-	if (n < 0 || (size_t)n >= sizeof(path))
-		return;
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return;
-	n = read(fd, buf, len - 1);
-	close(fd);
-	buf[n > 0 ? n : 0] = '\0';
-	buf[strcspn(buf, "\n")] = '\0';
-}
 
 const char *dp_distance_name(enum dp_distance d)
 {
@@ -51,8 +24,8 @@ static void read_link(struct dp_pci *pci, const char *dir)
 	double gt;
 	int lanes;
 
-	read_line(speed, sizeof(speed), "%s/current_link_speed", dir);
-	read_line(width, sizeof(width), "%s/current_link_width", dir);
+	dp_sysfs_line(speed, sizeof(speed), "%s/current_link_speed", dir);
+	dp_sysfs_line(width, sizeof(width), "%s/current_link_width", dir);
 	gt = strtod(speed, NULL);
 	lanes = atoi(width);
 	if (gt <= 0 || lanes <= 0)
@@ -80,7 +53,7 @@ static void read_pci(struct dp_pci *pci, const char *sysfs, const char *link)
 	if (!pci->addr[0] || strncmp(real, root, n) || strncmp(real + n, "/devices/", 9))
 		return;
 	snprintf(pci->path, sizeof(pci->path), "%s", real + n + 9);
-	read_line(text, sizeof(text), "%s/numa_node", real);
+	dp_sysfs_line(text, sizeof(text), "%s/numa_node", real);
 	if (text[0])
 		pci->numa = atoi(text);
 	read_link(pci, real);
@@ -143,7 +116,7 @@ static void read_gid_types(struct dp_topo_port *p, const char *dir)
 	while (d && (e = readdir(d))) {
 		if (!isdigit((unsigned char)e->d_name[0]))
 			continue;
-		read_line(text, sizeof(text), "%s/%s", path, e->d_name); /* an empty entry cannot be read */
+		dp_sysfs_line(text, sizeof(text), "%s/%s", path, e->d_name); /* an empty entry cannot be read */
 		for (int i = 0; i < 2; i++)
 			has[i] |= !strcmp(text, types[i]);
 	}
@@ -159,12 +132,12 @@ static void read_qos(struct dp_topo_port *p, const char *net)
 {
 	char text[8];
 
-	read_line(p->trust, sizeof(p->trust), "%s/qos/trust", net);
-	read_line(p->pfc, sizeof(p->pfc), "%s/qos/pfc", net);
+	dp_sysfs_line(p->trust, sizeof(p->trust), "%s/qos/trust", net);
+	dp_sysfs_line(p->pfc, sizeof(p->pfc), "%s/qos/pfc", net);
 	for (int prio = 0; prio < 8; prio++) {
 		size_t at = strlen(p->ecn);
 
-		read_line(text, sizeof(text), "%s/ecn/roce_np/enable/%d", net, prio);
+		dp_sysfs_line(text, sizeof(text), "%s/ecn/roce_np/enable/%d", net, prio);
 		if (text[0])
 			snprintf(p->ecn + at, sizeof(p->ecn) - at, "%s%s", at ? "," : "", text);
 	}
@@ -176,14 +149,14 @@ static void read_netdev(struct dp_topo_port *p, const char *sysfs)
 
 	if (!p->netdev[0] || snprintf(net, sizeof(net), "%s/class/net/%s", sysfs, p->netdev) >= (int)sizeof(net))
 		return;
-	read_line(text, sizeof(text), "%s/mtu", net);
+	dp_sysfs_line(text, sizeof(text), "%s/mtu", net);
 	p->mtu = atoi(text);
 	read_qos(p, net);
-	read_line(p->lag, sizeof(p->lag), "%s/bonding/slaves", net);
+	dp_sysfs_line(p->lag, sizeof(p->lag), "%s/bonding/slaves", net);
 	/* mlx5_bond_0's netdev may be shown as the first member */
 	snprintf(master, sizeof(master), "%s/master", net);
 	if (!p->lag[0] && strstr(p->fact.dev, "bond"))
-		read_line(p->lag, sizeof(p->lag), "%s/bonding/slaves", master);
+		dp_sysfs_line(p->lag, sizeof(p->lag), "%s/bonding/slaves", master);
 }
 
 static void read_uverbs(struct dp_topo_port *p, const char *sysfs, const char *dev_root)
@@ -198,7 +171,7 @@ static void read_uverbs(struct dp_topo_port *p, const char *sysfs, const char *d
 	while (d && !p->uverbs[0] && (e = readdir(d))) {
 		if (strncmp(e->d_name, "uverbs", 6) || strlen(e->d_name) >= sizeof(p->uverbs))
 			continue;
-		read_line(text, sizeof(text), "%s/%s/ibdev", path, e->d_name);
+		dp_sysfs_line(text, sizeof(text), "%s/%s/ibdev", path, e->d_name);
 		if (!strcmp(text, p->fact.dev))
 			strcpy(p->uverbs, e->d_name);
 	}
@@ -219,12 +192,12 @@ static void read_port(struct dp_topo_port *p, const char *sysfs, const char *dev
 		return;
 	snprintf(link, sizeof(link), "%s/device", dir);
 	read_pci(&p->pci, sysfs, link);
-	read_line(text, sizeof(text), "%s/ports/%d/state", dir, p->fact.port); /* "4: ACTIVE" */
+	dp_sysfs_line(text, sizeof(text), "%s/ports/%d/state", dir, p->fact.port); /* "4: ACTIVE" */
 	word = strchr(text, ' ');
 	snprintf(p->state, sizeof(p->state), "%.15s", word ? word + 1 : "?");
-	read_line(text, sizeof(text), "%s/ports/%d/rate", dir, p->fact.port); /* "400 Gb/sec (4X NDR)" */
+	dp_sysfs_line(text, sizeof(text), "%s/ports/%d/rate", dir, p->fact.port); /* "400 Gb/sec (4X NDR)" */
 	p->gbit = strtod(text, NULL);
-	read_line(p->fw, sizeof(p->fw), "%s/fw_ver", dir);
+	dp_sysfs_line(p->fw, sizeof(p->fw), "%s/fw_ver", dir);
 	if (!dp_port_netdev(dir, p->fact.port, p->netdev, sizeof(p->netdev)))
 		p->netdev[0] = '\0';
 	read_gid_types(p, dir);

@@ -10,10 +10,7 @@
 #include <unistd.h>
 #include "group.h"
 
-/* The first line of a file below dir; "" and -errno if it cannot be read. */
-static int read_line(char *buf, size_t len, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-
-static int read_line(char *buf, size_t len, const char *fmt, ...)
+int dp_sysfs_line(char *buf, size_t len, const char *fmt, ...)
 {
 	char path[PATH_MAX];
 	va_list ap;
@@ -54,7 +51,7 @@ static uint64_t read_guid(const char *dev_dir)
 	uint64_t v = 0;
 	int digits = 0;
 
-	read_line(text, sizeof(text), "%s/sys_image_guid", dev_dir);
+	dp_sysfs_line(text, sizeof(text), "%s/sys_image_guid", dev_dir);
 	for (const char *c = text; *c; c++) {
 		if (*c == ':')
 			continue;
@@ -93,7 +90,7 @@ static void read_parent(struct dp_port_fact *f, const char *dev_dir)
 		f->kind = DP_PORT_VF;
 	else if (exists(parent, "sfnum") || strstr(name, ".sf.")) /* an auxiliary device as mlx5_core.sf.4 */
 		f->kind = DP_PORT_SF;
-	else if (!read_line(class, sizeof(class), "%s/class", parent) && strncmp(class, "0x02", 4))
+	else if (!dp_sysfs_line(class, sizeof(class), "%s/class", parent) && strncmp(class, "0x02", 4))
 		f->kind = DP_PORT_MANAGEMENT;
 }
 
@@ -104,7 +101,7 @@ bool dp_port_netdev(const char *dev_dir, int port, char *name, size_t len)
 	bool found = false;
 	DIR *d;
 
-	if (!read_line(name, len, "%s/ports/%d/gid_attrs/ndevs/0", dev_dir, port) && name[0])
+	if (!dp_sysfs_line(name, len, "%s/ports/%d/gid_attrs/ndevs/0", dev_dir, port) && name[0])
 		return true;
 	if (snprintf(path, sizeof(path), "%s/device/net", dev_dir) >= (int)sizeof(path))
 		return false;
@@ -112,7 +109,7 @@ bool dp_port_netdev(const char *dev_dir, int port, char *name, size_t len)
 	while (d && !found && (e = readdir(d))) {
 		if (e->d_name[0] == '.' || strlen(e->d_name) >= len)
 			continue;
-		if (!read_line(text, sizeof(text), "%s/%s/dev_port", path, e->d_name) && atoi(text) == port - 1) {
+		if (!dp_sysfs_line(text, sizeof(text), "%s/%s/dev_port", path, e->d_name) && atoi(text) == port - 1) {
 			strcpy(name, e->d_name);
 			found = true;
 		}
@@ -134,14 +131,14 @@ static void read_port(struct dp_port_fact *f, const char *sysfs, const char *dev
 {
 	char text[64], netdev[64];
 
-	read_line(text, sizeof(text), "%s/ports/%d/state", dev_dir, f->port);
+	dp_sysfs_line(text, sizeof(text), "%s/ports/%d/state", dev_dir, f->port);
 	f->active = strstr(text, "ACTIVE") && !strstr(text, "DEFER"); /* "4: ACTIVE", "5: ACTIVE_DEFER" */
-	read_line(text, sizeof(text), "%s/ports/%d/link_layer", dev_dir, f->port);
+	dp_sysfs_line(text, sizeof(text), "%s/ports/%d/link_layer", dev_dir, f->port);
 	f->ethernet = !strcmp(text, "Ethernet");
 	if (!dp_port_netdev(dev_dir, f->port, netdev, sizeof(netdev)))
 		return;
-	read_line(f->phys_port, sizeof(f->phys_port), "%s/class/net/%s/phys_port_name", sysfs, netdev);
-	read_line(f->phys_switch, sizeof(f->phys_switch), "%s/class/net/%s/phys_switch_id", sysfs, netdev);
+	dp_sysfs_line(f->phys_port, sizeof(f->phys_port), "%s/class/net/%s/phys_port_name", sysfs, netdev);
+	dp_sysfs_line(f->phys_switch, sizeof(f->phys_switch), "%s/class/net/%s/phys_switch_id", sysfs, netdev);
 	if (f->kind == DP_PORT_PHYSICAL && is_representor(f->phys_port))
 		f->kind = DP_PORT_REPRESENTOR;
 }

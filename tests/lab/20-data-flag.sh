@@ -12,7 +12,7 @@ run() {
 	shift 2
 	rm -f "$out/$what".*.json
 	# shellcheck disable=SC2154 # library, out: lib.sh
-	env DUALPORT_CONF="$out/dualport.conf" DUALPORT_BOND_WAIT=10s DUALPORT_ORDERING="$ordering" \
+	env DUALPORT_CONF="$out/dualport.conf" DUALPORT_BOND_WAIT=10s DUALPORT_ORDERING="$ordering" DUALPORT_PATIENCE=always \
 		DUALPORT_DIAG_JSON="$out/$what.%p.json" LD_PRELOAD="$library" \
 		timeout -k 2 60 "${program:-$client}" --dev ra0 --peer-dev rb0 --rounds "$rounds" --timeout 50 "$@" \
 		> "$out/$what.out" 2>&1

@@ -40,8 +40,13 @@ check "windows: splits" "$(json windows a splits)" ">" 20
 alike mrlife "$clients/mrlife" --count 1000 --dev ra0 --peer-dev rb0 --settle-ms 1500
 bonded mrlife
 
-# Not here, since they fail on soft-RoCE without the library, too: odd (its provider reads behind the list of a request
-# with too many SGEs: case toomany) and leave (completions of a destroyed queue pair stay in the CQ).
+# Left out: what providers may refuse or not, what differs still (as in tests/softnic/clients.sh), and toomany: librxe reads
+# behind the list of a request with too many SGEs.
+export SKIP="toomany midbad queuedbad misatomic1 sameids0 peerhears alias"
+alike odd "$clients/odd" --dev ra0 --peer-dev rb0 --settle-ms 1500
+unset SKIP
+bonded odd
+# Not here: leave, for which completions of a destroyed queue pair would have to go with it; soft-RoCE keeps them.
 # Bonds that come while the program works.
 (settings=(DUALPORT_BOND_WAIT=0 DUALPORT_DIAG=0 DUALPORT_GPU=none); as loaded a latebond timeout -k 2 125 "$clients/latebond" \
 	--count 6 --dev ra0 --peer-dev rb0) > "$out/latebond.out" 2> "$out/latebond.err" ||
