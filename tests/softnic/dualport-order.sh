@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 # shellcheck shell=bash
-# The library on hostile devices, in the build directory: no flag before its data; in mode relaxed there must be some.
+# The library on hostile devices, in the build directory: no flag before its data, with 20 seeds, every kind of flag in
+# each run, loaded in every way, posted in lists and singly, waited for by polling and by channels; in mode relaxed there
+# must be some. ORDER_SEEDS: how many (20).
 set -u
 top=$(cd "$(dirname "$0")/../.." && pwd)
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-failed=0 broken=0
+failed=0 broken=0 n=0
+loads=(link dlsym dlvsym) posts=(chain single random) waits=(poll event fd) modes=(strict signal rc)
 
 # run SEED ORDERING ARG...
 run()
@@ -17,17 +20,22 @@ run()
 		--peer-dev mlx5_2 --rounds 42 --timeout 90 "${@:3}" > "$out/client" 2>&1
 }
 
-for seed in 1 2 3 4 5; do
-	for ordering in strict signal rc; do
-		if run $seed $ordering --window 8 && cat "$out"/*.json | grep -q '"splits":[1-9]' &&
-			[ -s "$out/late" ]; then
-			echo "ok: $ordering, seed $seed, $(awk '{ s += $1 } END { print s }' "$out/late") messages late"
+# All 27 ways come up within 9 seeds, each in all modes within 27.
+for ((seed = 1; seed <= ${ORDER_SEEDS:-20}; seed++)); do
+	for ((k = 0; k < 3; k++, n++)); do
+		how="--load ${loads[n % 3]} --post ${posts[n / 3 % 3]} --wait ${waits[n / 9 % 3]}"
+		ordering=${modes[(n + n / 27) % 3]}
+		# shellcheck disable=SC2086 # options
+		if run $seed $ordering --window 8 $how && cat "$out"/*.json | grep -q '"splits":[1-9]' &&
+			cat "$out"/*.json | grep -q '"signals_waited":[1-9]' && [ -s "$out/late" ]; then
+			echo "ok: $ordering, seed $seed, $how, $(awk '{ s += $1 } END { print s }' "$out/late") messages late"
 		else
-			echo "FAILED: $ordering, seed $seed"
+			echo "FAILED: $ordering, seed $seed, $how"
 			tail -n 8 "$out/client"
 			failed=1
 		fi
 	done
+	[ $seed -le 5 ] || continue
 	run $seed relaxed --window 4 --flags inline
 	[ $? = 1 ] && grep -q VIOLATION "$out/client" && broken=$((broken + 1))
 done
