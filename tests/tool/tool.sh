@@ -44,7 +44,7 @@ said()
 }
 
 # Each host: what is there; the proposal, if there is one, is a file that fits it.
-for t in pix pxb shared bond socket_direct nogpu; do
+for t in pix pxb shared bond socket_direct nogpu hyperv; do
 	(make_tree $t "$work/$t") || exit 1
 	said $t 0 "$tool" probe --sysfs "$work/$t/sys"
 	sed '1,/^proposed configuration/d' "$work/out.$t" >"$work/$t.conf"
