@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /* The dualport command. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "tool.h"
 
 static const struct {
@@ -33,6 +35,7 @@ int tool_error(const char *fmt, ...)
 
 int tool_sysfs(int *argc, char **argv, const char **dir)
 {
+	struct stat st;
 	int n = 1;
 
 	*dir = NULL;
@@ -46,6 +49,10 @@ int tool_sysfs(int *argc, char **argv, const char **dir)
 		if (++i == *argc)
 			return tool_error("--sysfs wants a directory");
 		*dir = argv[i];
+		if (stat(*dir, &st))
+			return tool_error("%s: %s", *dir, strerror(errno));
+		if (!S_ISDIR(st.st_mode))
+			return tool_error("%s: %s", *dir, strerror(ENOTDIR));
 	}
 	*argc = n;
 	return 0;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "tool.h"
 
 static const char *numa_text(int numa, char *buf, size_t len)
@@ -206,6 +207,8 @@ int tool_check(int argc, char **argv)
 		return ret;
 	if (argc != 2)
 		return tool_error("check takes the name of one file, and perhaps --sysfs DIR");
+	if (access(argv[1], R_OK))
+		return tool_error("%s: %s", argv[1], strerror(errno));
 	ret = dp_config_load(&cfg, argv[1], text, sizeof(text));
 	if (ret) {
 		printf("error: %s\n", text);

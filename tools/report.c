@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /* dualport report: what the DUALPORT_DIAG_JSON files of all processes of a job say together. */
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +45,30 @@ static double number_of(const json_t *o, const char *key)
 	return json_number_value(json_object_get(o, key));
 }
 
+static bool has_control(const char *s)
+{
+	for (; s && *s; s++)
+		if ((unsigned char)*s < ' ' || *s == 0x7f)
+			return true;
+	return false;
+}
+
+/* Nothing in a file may move the cursor, or pass for a line of the report. Depth: what the parser allows. */
+static bool printable(const json_t *v)
+{
+	const char *key;
+	json_t *part;
+	size_t i;
+
+	json_array_foreach(v, i, part)
+		if (!printable(part))
+			return false;
+	json_object_foreach((json_t *)v, key, part)
+		if (has_control(key) || !printable(part))
+			return false;
+	return !has_control(json_string_value(v));
+}
+
 static int open_rank(struct rank *r, const char *file)
 {
 	json_error_t err;
@@ -53,10 +76,12 @@ static int open_rank(struct rank *r, const char *file)
 	r->file = file;
 	r->json = json_load_file(file, JSON_REJECT_DUPLICATES, &err);
 	if (!r->json)
-		return tool_error("%s:%d: %s", file, err.line, err.text);
+		return err.line < 0 ? tool_error("%s", err.text) : tool_error("%s:%d: %s", file, err.line, err.text);
 	if (!json_is_object(r->json) || !json_is_array(json_object_get(r->json, "flows")) ||
 	    !json_is_object(json_object_get(r->json, "fallbacks")))
 		return tool_error("%s: not written by libdualport", file);
+	if (!printable(r->json))
+		return tool_error("%s: control characters in a string", file);
 	return 0;
 }
 
@@ -130,11 +155,10 @@ static void put_fallbacks(const struct job *j)
 	for (int i = 0; i < j->n; i++)
 		json_object_foreach(json_object_get(j->ranks[i].json, "fallbacks"), key, v)
 			json_object_set_new(sums, key,
-					    json_integer(json_integer_value(json_object_get(sums, key)) +
-							 json_integer_value(v)));
+					    json_real(number_of(sums, key) + json_number_value(v)));
 	printf("fall-backs to one port:%s\n", json_object_size(sums) ? "" : " none");
 	json_object_foreach(sums, key, v)
-		printf("  %-16s %" JSON_INTEGER_FORMAT "\n", key, json_integer_value(v));
+		printf("  %-16s %.0f\n", key, json_number_value(v));
 	json_decref(sums);
 }
 

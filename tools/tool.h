@@ -23,7 +23,8 @@ int tool_run(int argc, char **argv);
 
 /* One line on standard error, "dualport: ..."; returns TOOL_USAGE. */
 int tool_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Takes "--sysfs DIR" out of the arguments from argv[1] on; *dir is NULL without. 0, or TOOL_USAGE, said. */
+/* Takes "--sysfs DIR" out of the arguments from argv[1] on; *dir is NULL without. 0, or TOOL_USAGE, said, also where
+ * DIR is no directory. */
 int tool_sysfs(int *argc, char **argv, const char **dir);
 
 /* ---- topology (topo.c, remarks.c, propose.c) ---- */

@@ -35,6 +35,18 @@ static void read_link(struct dp_pci *pci, const char *dir)
 	snprintf(pci->link, sizeof(pci->link), "%g GT/s x%d", gt, lanes);
 }
 
+/* What stands above the host bridge is no PCI: "LNXSYSTM:00/.../VMBUS:00/<id>/pci0001:00/..." on Hyper-V. */
+static const char *host_bridge(const char *path)
+{
+	const char *at = path;
+
+	while (at && !(!strncmp(at, "pci", 3) && isxdigit((unsigned char)at[3]))) {
+		at = strchr(at, '/');
+		at += at != NULL;
+	}
+	return at ? at : path;
+}
+
 /* link: a path that leads to the device's directory */
 static void read_pci(struct dp_pci *pci, const char *sysfs, const char *link)
 {
@@ -52,7 +64,7 @@ static void read_pci(struct dp_pci *pci, const char *sysfs, const char *link)
 	n = strlen(root);
 	if (!pci->addr[0] || strncmp(real, root, n) || strncmp(real + n, "/devices/", 9))
 		return;
-	snprintf(pci->path, sizeof(pci->path), "%s", real + n + 9);
+	snprintf(pci->path, sizeof(pci->path), "%s", host_bridge(real + n + 9));
 	dp_sysfs_line(text, sizeof(text), "%s/numa_node", real);
 	if (text[0])
 		pci->numa = atoi(text);

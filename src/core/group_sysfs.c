@@ -148,21 +148,24 @@ static int read_device(const char *sysfs, const char *dev, struct dp_port_fact *
 	struct dp_port_fact f = { 0 }, *grown;
 	char dev_dir[PATH_MAX], path[PATH_MAX];
 	struct dirent *e;
+	char *end;
 	int ret = 0;
 	DIR *d;
 
 	if (strlen(dev) >= sizeof(f.dev) ||
 	    snprintf(dev_dir, sizeof(dev_dir), "%s/class/infiniband/%s", sysfs, dev) >= (int)sizeof(dev_dir) ||
 	    snprintf(path, sizeof(path), "%s/ports", dev_dir) >= (int)sizeof(path))
-		return -ENAMETOOLONG;
+		return 0; /* no device has such a name */
 	strcpy(f.dev, dev);
 	f.sys_image_guid = read_guid(dev_dir);
 	read_parent(&f, dev_dir);
 	d = opendir(path);
 	if (!d)
-		return errno == ENOENT ? 0 : -errno; /* gone meanwhile */
+		return 0; /* gone meanwhile, or not to be read: the others are still there */
 	while ((e = readdir(d))) {
-		if (!isdigit((unsigned char)e->d_name[0]))
+		unsigned long port = strtoul(e->d_name, &end, 10);
+
+		if (!isdigit((unsigned char)e->d_name[0]) || *end || !port || port > UINT8_MAX)
 			continue;
 		grown = realloc(*facts, (*n + 1) * sizeof(**facts));
 		if (!grown) {
@@ -171,7 +174,7 @@ static int read_device(const char *sysfs, const char *dev, struct dp_port_fact *
 		}
 		*facts = grown;
 		grown[*n] = f;
-		grown[*n].port = atoi(e->d_name);
+		grown[*n].port = (int)port;
 		read_port(&grown[*n], sysfs, dev_dir);
 		++*n;
 	}

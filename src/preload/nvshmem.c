@@ -47,6 +47,10 @@ void *dp_device_list_for(void *p, const void *caller)
 	return (void *)get_device_list;
 }
 
+/* The pointer is right once this object is relocated. */
+static char here;
+static char *const volatile relocated = &here;
+
 /*
  * NVSHMEM reads its environment once, when it is initialised, after programs have set what they want there. So the
  * answer is changed, not the environment.
@@ -59,6 +63,9 @@ DP_EXPORT char *getenv(const char *name)
 	char *value;
 
 	if (!real) {
+		/* called from an IFUNC resolver of an object that is relocated earlier: libc has no environment yet either */
+		if (relocated != &here)
+			return NULL;
 		real = (getenv_fn)dp_elf_next("getenv");
 		if (!real)
 			return NULL;

@@ -44,7 +44,7 @@ said()
 }
 
 # Each host: what is there; the proposal, if there is one, is a file that fits it.
-for t in pix pxb shared bond socket_direct nogpu; do
+for t in pix pxb shared bond socket_direct nogpu hyperv; do
 	(make_tree $t "$work/$t") || exit 1
 	said $t 0 "$tool" probe --sysfs "$work/$t/sys"
 	sed '1,/^proposed configuration/d' "$work/out.$t" >"$work/$t.conf"
@@ -67,6 +67,13 @@ same misfit "$work/out.misfit"
 echo 'ordering = "strikt";' >broken.conf
 said broken 1 "$tool" check broken.conf --sysfs "$work/pix/sys"
 grep -q 'broken.conf:1: ordering: "strikt" is none of' "$work/out" || fail "a broken file: $(cat "$work/out")"
+
+said no_file 2 "$tool" check no-such.conf --sysfs "$work/pix/sys"
+for c in probe config "check bad.conf"; do
+	# shellcheck disable=SC2086 # two words
+	said no_sysfs 2 "$tool" $c --sysfs "$work/no-such"
+done
+said file_sysfs 2 "$tool" probe --sysfs bad.conf
 
 # Ready files load. Whether they fit depends on the host; the reference is the box with four cards.
 for f in "$top"/conf/*.conf; do
@@ -93,6 +100,12 @@ echo '{"pid":1' >c.json
 said cut_report 2 "$tool" report a.json c.json
 echo '[]' >d.json
 said other_report 2 "$tool" report d.json
+sed 's/"version":"1"/"version":"\\u001b[2J"/' a.json >e.json
+said terminal_report 2 "$tool" report e.json
+sed 's/"fallbacks":{}/"fallbacks":{"no-peer":9223372036854775807}/' a.json >f.json
+said large_report 0 "$tool" report f.json f.json
+grep -Eq '^  no-peer +18446744073709551616$' "$work/out" || fail "large numbers: $(cat "$work/out")"
+said missing_report 2 "$tool" report no-such.json
 
 # Settings, and running.
 said config 0 env DUALPORT_ORDERING=rc "$tool" config --sysfs "$work/nogpu/sys"

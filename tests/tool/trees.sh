@@ -145,6 +145,19 @@ tree_nogpu()
 	nic mlx5_3 pci0000:10/0000:10:02.0/0000:15:00.0 0 0c42:a103:0065:b300 100 eth3 16.0 16
 }
 
+# A guest of Hyper-V: each device below a host bridge of its own, these below what is no PCI.
+tree_hyperv()
+{
+	local k bus=LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00
+	for k in 1 2; do
+		gpu $bus/4750550$k-0001-0000-3130-444531334632/pci000$k:00/000$k:00:00.0 $((k - 1)) ""
+		nic mlx5_$((2 * k)) $bus/4750551$k-0001-0000-3130-444531334632/pci010$k:00/010$k:00:00.0 $((k - 1)) \
+			0c42:a103:0065:b20$k 400 - 32.0 16
+		nic mlx5_$((2 * k + 1)) $bus/4750551$k-0001-0000-3130-444531334632/pci010$k:00/010$k:00:00.1 $((k - 1)) \
+			0c42:a103:0065:b20$k 400 - 32.0 16
+	done
+}
+
 make_tree() # name, directory
 {
 	R=$2

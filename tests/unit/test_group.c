@@ -340,6 +340,12 @@ START_TEST(sysfs_odd)
 	make("4: ACTIVE", "class/infiniband/b/ports/1/state");
 	make("4: ACTIVE", "class/infiniband/c/ports/1/state");
 	make("7", "class/infiniband/d/no_ports");
+	make("a file", "class/infiniband/e");
+	make("a file", "class/infiniband/f/ports");
+	make("4: ACTIVE", "class/infiniband/%0100d/ports/1/state", 0);
+	make("4: ACTIVE", "class/infiniband/a/ports/0/state");
+	make("4: ACTIVE", "class/infiniband/a/ports/1x/state");
+	make("4: ACTIVE", "class/infiniband/a/ports/99999999999999999999/state");
 	ck_assert_int_eq(dp_groups_from_card(&cfg, root, why, sizeof(why)), -ENOENT);
 	ck_assert_str_eq(why, "a:1 does not tell its card, b:1 does not tell its card, c:1 does not tell its card");
 	ck_assert_int_eq(dp_groups_from_card(&cfg, root, why, 8), -ENOENT);
