@@ -40,13 +40,9 @@ check "windows: splits" "$(json windows a splits)" ">" 20
 alike mrlife "$clients/mrlife" --count 1000 --dev ra0 --peer-dev rb0 --settle-ms 1500
 bonded mrlife
 
-# Left out: what providers may refuse or not, what differs still (as in tests/softnic/clients.sh); toomany: librxe reads
-# behind the list of a request with too many SGEs; depth1, depth8, depth32: soft-RoCE itself loses some completions.
-export SKIP="toomany depth1 depth8 depth32 midbad queuedbad misatomic1 sameids0 peerhears alias"
-alike odd "$clients/odd" --dev ra0 --peer-dev rb0 --settle-ms 1500
-unset SKIP
-bonded odd
-# Not here: leave, for which completions of a destroyed queue pair would have to go with it; soft-RoCE keeps them.
+# Not here, since soft-RoCE does not do the same twice in them, without the library either: odd (librxe reads behind the list
+# of a request with too many SGEs, and completions get lost at small depths) and leave (completions of a destroyed queue
+# pair stay in the CQ).
 # Bonds that come while the program works.
 (settings=(DUALPORT_BOND_WAIT=0 DUALPORT_DIAG=0 DUALPORT_GPU=none); as loaded a latebond timeout -k 2 125 "$clients/latebond" \
 	--count 6 --dev ra0 --peer-dev rb0) > "$out/latebond.out" 2> "$out/latebond.err" ||

@@ -29,7 +29,8 @@ __attribute__((visibility("default"))) int byname(const char *what)
 
 		if (!fn || !dladdr(fn, &info))
 			return 1;
-		printf("%s\n", strstr(info.dli_fname, "libdualport") ? "hooked" : "native");
+		/* the file's own name: directories may be called so, too */
+		printf("%s\n", strstr(basename(info.dli_fname), "libdualport") ? "hooked" : "native");
 		return 0;
 	}
 	if (strcmp(what, "devices")) {
