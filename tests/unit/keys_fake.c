@@ -221,9 +221,13 @@ struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
 void dp_ctx_open_siblings(struct dp_ctx *c, const void *addr)
 {
 	(void)addr;
+	dp_take(&c->lock);
+	if (!c->opened) {
+		c->sib = sibs;
+		c->nsib = FAKE_DEVS - 1;
+	}
 	c->opened = true;
-	c->nsib = FAKE_DEVS - 1;
-	c->sib = sibs;
+	dp_drop(&c->lock);
 }
 
 void dp_qp_each(void (*fn)(struct dp_qp *q, void *arg), void *arg)
