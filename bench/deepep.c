@@ -216,7 +216,7 @@ static double rtt_us(unsigned *atomics)
 static int sender(int fd)
 {
 	unsigned warm = opt.window < 8 ? opt.window : 8, extra;
-	uint64_t want, got, t;
+	uint64_t want, got = 0, t;
 	double rtt;
 
 	open_end(opt.dev);
