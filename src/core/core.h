@@ -329,7 +329,7 @@ struct dp_slot {
 	struct ibv_wc wc;   /* rail 0's completion, while held */
 	uint64_t ts, wall_ns; /* as in dp_wc_more: of a sender's nothing else is told */
 	uint64_t held_since;
-	uint64_t posted_ns; /* of a signal, on rail 0, where its round trip is measured; 0: not */
+	uint64_t posted_ns; /* on rail 0, where the round trip is measured; 0: it is not */
 	bool reported;	    /* stuck.c */
 };
 

@@ -14,7 +14,6 @@ struct world {
 	uint64_t *src, *dst;	/* symmetric */
 	uint64_t *sig;		/* symmetric words, 64 of them, 0 at the start of each case */
 	unsigned long long *bad; /* on the device */
-	size_t max;
 	uint64_t rounds;
 };
 
@@ -415,7 +414,6 @@ static void body(struct shared *s, int pe, int pes)
 	w.pes = pes;
 	w.to = (pe + 1) % pes;
 	w.from = (pe + pes - 1) % pes;
-	w.max = max_bytes;
 	w.rounds = rounds;
 	w.src = (uint64_t *)nvshmem_malloc(max_bytes);
 	w.dst = (uint64_t *)nvshmem_malloc(max_bytes);
