@@ -8,9 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "qp.h"
-
-const struct dp_stub *dp_stub;
+#include "provider_fake.h"
 
 #define MANY 16
 #define QPN 0x11
@@ -114,31 +112,7 @@ static int p_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 	return 0;
 }
 
-static int f_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
-{
-	(void)ctx;
-	*attr = (struct ibv_device_attr){ .phys_port_cnt = 1 };
-	return 0;
-}
-
-static const char *f_name(struct ibv_device *dev)
-{
-	(void)dev;
-	return "fake0";
-}
-
-static const struct dp_verbs real = { .query_device = f_query_device, .get_device_name = f_name };
-
-static const struct dp_verbs *real_of(struct ibv_context *ctx)
-{
-	(void)ctx;
-	return &real;
-}
-
-static void inside(int delta)
-{
-	(void)delta;
-}
+static const struct dp_verbs real = { .query_device = fake_query_device, .get_device_name = fake_device_name };
 
 /* ---- a bonded QP that sends into it */
 
@@ -147,18 +121,10 @@ static struct dp_qp *q;
 
 static void setup(void)
 {
-	static const struct dp_stub stub = { .abi = DP_CORE_ABI, .real_of = real_of, .inside = inside };
-	static struct dp_port_group group = { .gpu = -1, .nports = 2,
-					      .ports = { { .dev = "fake0", .port = 1 }, { .dev = "fake1", .port = 1 } } };
 	struct ibv_cq_init_attr_ex attr = { .cqe = 16, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP };
 	static struct ibv_qp qp;
 
-	dp_stub = &stub;
-	dp_cfg.groups = &group;
-	dp_cfg.ngroups = 1;
-	dp_cfg.ordering = DP_ORDER_SIGNAL;
-	program.sz = sizeof(program);
-	program.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+	fake_begin(&real, &program);
 	program.context.ops.poll_cq = p_poll;
 	program.create_cq_ex = p_create_cq_ex;
 	ck_assert_ptr_nonnull(dp_ctx_get(&program.context));
@@ -170,16 +136,7 @@ static void setup(void)
 	ck_assert(!dp_cqex_single(cq));
 	ck_assert_ptr_eq(ex.start_poll, p_start);
 	qp = (struct ibv_qp){ .context = &program.context, .qp_num = QPN };
-	q = calloc(1, sizeof(*q));
-	q->qp = &qp;
-	q->qp_num = QPN;
-	q->c = dp_ctx_find(&program.context);
-	q->scq = cq;
-	q->cap = (struct ibv_qp_cap){ .max_send_wr = 16, .max_send_sge = 2 };
-	q->fallback = -1;
-	dp_lock_init(&q->ctl);
-	dp_lock_init(&q->lock);
-	ck_assert_int_eq(dp_hmap_put(&cq->qpns, QPN, q), 0);
+	q = fake_qp(&qp, cq, (struct ibv_qp_cap){ .max_send_wr = 16, .max_send_sge = 2 });
 	ck_assert_int_eq(dp_qp_track(q), 0);
 	ck_assert_ptr_ne(ex.start_poll, p_start);
 	q->nrails = 2;

@@ -8,9 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "qp.h"
-
-const struct dp_stub *dp_stub;
+#include "provider_fake.h"
 
 #define MANY 64
 #define QPN 0x11
@@ -95,32 +93,6 @@ static void complete0(int n)
 		push(&cqes, posted[told++], IBV_WC_SUCCESS, QPN);
 }
 
-static int f_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
-{
-	(void)ctx;
-	memset(attr, 0, sizeof(*attr));
-	attr->phys_port_cnt = 1;
-	return 0;
-}
-
-static const char *f_name(struct ibv_device *dev)
-{
-	(void)dev;
-	return "fake0";
-}
-
-static struct ibv_cq *f_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *ch, int v)
-{
-	struct ibv_cq *cq = calloc(1, sizeof(*cq));
-
-	(void)cqe;
-	(void)cq_context;
-	(void)ch;
-	(void)v;
-	cq->context = ctx;
-	return cq;
-}
-
 static const char *f_status(enum ibv_wc_status s)
 {
 	(void)s;
@@ -128,23 +100,12 @@ static const char *f_status(enum ibv_wc_status s)
 }
 
 static const struct dp_verbs real = {
-	.query_device = f_query_device,
-	.get_device_name = f_name,
-	.create_cq = f_create_cq,
+	.query_device = fake_query_device,
+	.get_device_name = fake_device_name,
+	.create_cq = fake_create_cq,
 	.modify_qp = f_modify_qp,
 	.wc_status_str = f_status,
 };
-
-static const struct dp_verbs *real_of(struct ibv_context *ctx)
-{
-	(void)ctx;
-	return &real;
-}
-
-static void inside(int delta)
-{
-	(void)delta;
-}
 
 /* ---- a bonded QP */
 
@@ -155,16 +116,9 @@ static struct dp_qp *q;
 
 static void setup(void)
 {
-	static const struct dp_stub stub = { .abi = DP_CORE_ABI, .real_of = real_of, .inside = inside };
-	static struct dp_port_group group = { .gpu = -1, .nports = 2,
-					      .ports = { { .dev = "fake0", .port = 1 }, { .dev = "fake1", .port = 1 } } };
-
-	dp_stub = &stub;
-	dp_cfg.groups = &group;
-	dp_cfg.ngroups = 1;
-	dp_cfg.ordering = DP_ORDER_SIGNAL;
-	program.sz = sibling.sz = sizeof(program);
-	program.context.abi_compat = sibling.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+	fake_begin(&real, &program);
+	sibling.sz = sizeof(sibling);
+	sibling.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 	program.context.ops.poll_cq = sibling.context.ops.poll_cq = f_poll;
 	program.context.ops.post_send = f_post0;
 	c = dp_ctx_get(&program.context);
@@ -182,20 +136,11 @@ static void setup(void)
 	c->nsib = 1;
 	cq = dp_cq_find(dp_create_cq(&program.context, 16, NULL, NULL, 0));
 	ck_assert_ptr_nonnull(cq);
-	q = calloc(1, sizeof(*q));
 	qp0 = (struct ibv_qp){ .context = &program.context, .qp_num = QPN };
 	twin = (struct ibv_qp){ .context = &sibling.context, .qp_num = TWIN_QPN };
-	q->qp = &qp0;
-	q->qp_num = QPN;
-	q->c = c;
-	q->scq = cq;
+	q = fake_qp(&qp0, cq, (struct ibv_qp_cap){ .max_send_wr = 16, .max_send_sge = 2 });
 	q->post_send = f_post0;
-	q->cap = (struct ibv_qp_cap){ .max_send_wr = 16, .max_send_sge = 2 };
-	q->fallback = -1;
 	q->rts.timeout = 1;
-	dp_lock_init(&q->ctl);
-	dp_lock_init(&q->lock);
-	ck_assert_int_eq(dp_hmap_put(&cq->qpns, QPN, q), 0);
 	ck_assert_int_eq(dp_qp_track(q), 0);
 
 	icq_cq.context = &sibling.context;

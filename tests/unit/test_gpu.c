@@ -3,7 +3,6 @@
 #include <check.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,6 +11,7 @@
 #include "fakecuda.h"
 #include "gpu.h"
 #include "settings.h"
+#include "tree.h"
 
 static char root[64];
 static struct dp_config cfg;
@@ -204,32 +204,10 @@ START_TEST(visible_devices)
 }
 END_TEST
 
-static void put(const char *text, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void put(const char *text, const char *fmt, ...)
-{
-	char path[512];
-	va_list ap;
-	FILE *f;
-
-	va_start(ap, fmt);
-	vsnprintf(path, sizeof(path), fmt, ap);
-	va_end(ap);
-	for (char *c = path + 1; (c = strchr(c, '/')); c++) {
-		*c = '\0';
-		mkdir(path, 0755);
-		*c = '/';
-	}
-	f = fopen(path, "w");
-	ck_assert_ptr_nonnull(f);
-	fputs(text, f);
-	fclose(f);
-}
-
 static void pci(const char *addr, const char *vendor, const char *class)
 {
-	put(vendor, "%s/bus/pci/devices/%s/vendor", root, addr);
-	put(class, "%s/bus/pci/devices/%s/class", root, addr);
+	tree_put(vendor, "%s/bus/pci/devices/%s/vendor", root, addr);
+	tree_put(class, "%s/bus/pci/devices/%s/class", root, addr);
 }
 
 START_TEST(host)
@@ -250,9 +228,9 @@ START_TEST(host)
 	pci("0000:1b:00.0", "0x10de\n", "0x030000\n");
 	pci("0000:1b:00.1", "0x10de\n", "0x040300\n"); /* its sound */
 	pci("0000:02:00.0", "0x1a03\n", "0x030000\n"); /* the console */
-	put("Model: \t\t H200\nGPU UUID: \t GPU-8932f937-d72c-4106-c12f-20bd9faed9f6\nBus Type: \t PCIe\n",
+	tree_put("Model: \t\t H200\nGPU UUID: \t GPU-8932f937-d72c-4106-c12f-20bd9faed9f6\nBus Type: \t PCIe\n",
 	    "%s/driver/nvidia/gpus/0000:9b:00.0/information", proc);
-	put("GPU UUID: \t GPU-?\n",
+	tree_put("GPU UUID: \t GPU-?\n",
 	    "%s/driver/nvidia/gpus/0001:05:00.0/information", proc);
 	ck_assert_int_eq(dp_host_gpus_read(root, proc, &gpus, &n), 0);
 	ck_assert_uint_eq(n, 3);

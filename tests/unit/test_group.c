@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #include <check.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "group.h"
+#include "tree.h"
 
 static char root[64];
 static char why[1024];
@@ -196,33 +196,6 @@ END_TEST
 
 /* ---- sysfs ---- */
 
-static void make(const char *text, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-/* Writes a file, or makes a link if the text starts with "->", with all directories above. */
-static void make(const char *text, const char *fmt, ...)
-{
-	char path[512];
-	va_list ap;
-	FILE *f;
-
-	va_start(ap, fmt);
-	vsnprintf(path, sizeof(path), fmt, ap);
-	va_end(ap);
-	for (char *c = path; (c = strchr(c, '/')); c++) {
-		*c = '\0';
-		mkdir(path, 0755);
-		*c = '/';
-	}
-	if (!strncmp(text, "->", 2)) {
-		ck_assert_int_eq(symlink(text + 2, path), 0);
-		return;
-	}
-	f = fopen(path, "w");
-	ck_assert_ptr_nonnull(f);
-	fprintf(f, "%s\n", text);
-	fclose(f);
-}
-
 /* A device below parent (a path below devices/), with one port, and its netdev if there is one. */
 static void make_device(const char *dev, const char *parent, const char *guid, const char *state, const char *netdev,
 			const char *phys_port)
@@ -231,19 +204,19 @@ static void make_device(const char *dev, const char *parent, const char *guid, c
 
 	snprintf(link, sizeof(link), "->../../devices/%s/infiniband/%s", parent, dev);
 	snprintf(net, sizeof(net), "->../../devices/%s/net/%s", parent, netdev);
-	make(guid, "devices/%s/infiniband/%s/sys_image_guid", parent, dev);
-	make("->../../", "devices/%s/infiniband/%s/device", parent, dev);
-	make(state, "devices/%s/infiniband/%s/ports/1/state", parent, dev);
-	make(netdev ? "Ethernet" : "InfiniBand", "devices/%s/infiniband/%s/ports/1/link_layer", parent, dev);
-	make(link, "class/infiniband/%s", dev);
+	tree_put(guid, "devices/%s/infiniband/%s/sys_image_guid", parent, dev);
+	tree_put("->../../", "devices/%s/infiniband/%s/device", parent, dev);
+	tree_put(state, "devices/%s/infiniband/%s/ports/1/state", parent, dev);
+	tree_put(netdev ? "Ethernet" : "InfiniBand", "devices/%s/infiniband/%s/ports/1/link_layer", parent, dev);
+	tree_put(link, "class/infiniband/%s", dev);
 	if (!netdev)
 		return;
-	make("0", "devices/%s/net/%s/dev_port", parent, netdev);
+	tree_put("0", "devices/%s/net/%s/dev_port", parent, netdev);
 	if (phys_port) {
-		make(phys_port, "devices/%s/net/%s/phys_port_name", parent, netdev);
-		make("1cb26500a1420c", "devices/%s/net/%s/phys_switch_id", parent, netdev);
+		tree_put(phys_port, "devices/%s/net/%s/phys_port_name", parent, netdev);
+		tree_put("1cb26500a1420c", "devices/%s/net/%s/phys_switch_id", parent, netdev);
 	}
-	make(net, "class/net/%s", netdev);
+	tree_put(net, "class/net/%s", netdev);
 }
 
 static const char card[] = "0c42:a103:0065:b21c";
@@ -251,10 +224,10 @@ static const char card[] = "0c42:a103:0065:b21c";
 static void make_card(void)
 {
 	make_device("mlx5_0", "pci0000:3a/0000:3b:00.0", card, "4: ACTIVE", "eth0", "p0");
-	make("0x020000", "devices/pci0000:3a/0000:3b:00.0/class");
-	make("eth0", "class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0");
+	tree_put("0x020000", "devices/pci0000:3a/0000:3b:00.0/class");
+	tree_put("eth0", "class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0");
 	make_device("mlx5_1", "pci0000:3a/0000:3b:00.1", card, "4: ACTIVE", "eth1", "p1");
-	make("0x020000", "devices/pci0000:3a/0000:3b:00.1/class");
+	tree_put("0x020000", "devices/pci0000:3a/0000:3b:00.1/class");
 }
 
 START_TEST(sysfs_card)
@@ -285,7 +258,7 @@ END_TEST
 START_TEST(sysfs_infiniband)
 {
 	make_device("ibp1s0f0", "pci0000:00/0000:01:00.0", card, "4: ACTIVE", NULL, NULL);
-	make("0x020700", "devices/pci0000:00/0000:01:00.0/class");
+	tree_put("0x020700", "devices/pci0000:00/0000:01:00.0/class");
 	make_device("ibp1s0f1", "pci0000:00/0000:01:00.1", card, "4: ACTIVE", NULL, NULL);
 	ck_assert_int_eq(dp_groups_from_card(&cfg, root, why, sizeof(why)), 0);
 	ck_assert_str_eq(groups_text(), "ibp1s0f0:1,ibp1s0f1:1");
@@ -306,12 +279,12 @@ START_TEST(sysfs_not_physical)
 	make_device("mlx5_0", "pci0000:3a/0000:3b:00.0", card, "4: ACTIVE", "eth0", "p0");
 	make_device("mlx5_1", "pci0000:3a/0000:3b:00.1", card, "1: DOWN", "eth1", "p1");
 	make_device("mlx5_2", "pci0000:3a/0000:3b:00.2", card, "4: ACTIVE", "eth2", NULL);
-	make("->../0000:3b:00.0", "devices/pci0000:3a/0000:3b:00.2/physfn");
+	tree_put("->../0000:3b:00.0", "devices/pci0000:3a/0000:3b:00.2/physfn");
 	make_device("mlx5_3", "pci0000:3a/0000:3b:00.0/mlx5_core.sf.4", card, "4: ACTIVE", "eth3", NULL);
-	make("88", "devices/pci0000:3a/0000:3b:00.0/mlx5_core.sf.4/sfnum");
+	tree_put("88", "devices/pci0000:3a/0000:3b:00.0/mlx5_core.sf.4/sfnum");
 	make_device("mlx5_4", "pci0000:3a/0000:3b:00.3", card, "4: ACTIVE", "eth4", "pf0vf1");
 	make_device("mlx5_5", "pci0000:3a/0000:3b:00.4", card, "4: ACTIVE", "eth5", NULL);
-	make("0x0801ff", "devices/pci0000:3a/0000:3b:00.4/class");
+	tree_put("0x0801ff", "devices/pci0000:3a/0000:3b:00.4/class");
 	make_device("mlx5_6", "pci0000:3a/0000:3b:00.5", card, "5: ACTIVE_DEFER", "eth6", NULL);
 	ck_assert_int_eq(dp_groups_from_card(&cfg, root, why, sizeof(why)), -ENOENT);
 	ck_assert_str_eq(why,
@@ -334,18 +307,18 @@ START_TEST(sysfs_odd)
 {
 	ck_assert_int_eq(dp_groups_from_card(&cfg, root, why, sizeof(why)), -ENOENT);
 	ck_assert_ptr_nonnull(strstr(why, "/class/infiniband: no RDMA device"));
-	make("0000:0000:0000:0000", "class/infiniband/a/sys_image_guid");
-	make("4: ACTIVE", "class/infiniband/a/ports/1/state");
-	make("nonsense", "class/infiniband/b/sys_image_guid");
-	make("4: ACTIVE", "class/infiniband/b/ports/1/state");
-	make("4: ACTIVE", "class/infiniband/c/ports/1/state");
-	make("7", "class/infiniband/d/no_ports");
-	make("a file", "class/infiniband/e");
-	make("a file", "class/infiniband/f/ports");
-	make("4: ACTIVE", "class/infiniband/%0100d/ports/1/state", 0);
-	make("4: ACTIVE", "class/infiniband/a/ports/0/state");
-	make("4: ACTIVE", "class/infiniband/a/ports/1x/state");
-	make("4: ACTIVE", "class/infiniband/a/ports/99999999999999999999/state");
+	tree_put("0000:0000:0000:0000", "class/infiniband/a/sys_image_guid");
+	tree_put("4: ACTIVE", "class/infiniband/a/ports/1/state");
+	tree_put("nonsense", "class/infiniband/b/sys_image_guid");
+	tree_put("4: ACTIVE", "class/infiniband/b/ports/1/state");
+	tree_put("4: ACTIVE", "class/infiniband/c/ports/1/state");
+	tree_put("7", "class/infiniband/d/no_ports");
+	tree_put("a file", "class/infiniband/e");
+	tree_put("a file", "class/infiniband/f/ports");
+	tree_put("4: ACTIVE", "class/infiniband/%0100d/ports/1/state", 0);
+	tree_put("4: ACTIVE", "class/infiniband/a/ports/0/state");
+	tree_put("4: ACTIVE", "class/infiniband/a/ports/1x/state");
+	tree_put("4: ACTIVE", "class/infiniband/a/ports/99999999999999999999/state");
 	ck_assert_int_eq(dp_groups_from_card(&cfg, root, why, sizeof(why)), -ENOENT);
 	ck_assert_str_eq(why, "a:1 does not tell its card, b:1 does not tell its card, c:1 does not tell its card");
 	ck_assert_int_eq(dp_groups_from_card(&cfg, root, why, 8), -ENOENT);

@@ -8,9 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "qp.h"
-
-const struct dp_stub *dp_stub;
+#include "provider_fake.h"
 
 #define MANY 256
 #define QPN 0x11
@@ -146,53 +144,17 @@ static int p_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 	return 0;
 }
 
-static int f_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
-{
-	(void)ctx;
-	*attr = (struct ibv_device_attr){ .phys_port_cnt = 1 };
-	return 0;
-}
-
-static const char *f_name(struct ibv_device *dev)
-{
-	(void)dev;
-	return "fake0";
-}
-
-static struct ibv_cq *f_create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *ch, int v)
-{
-	struct ibv_cq *cq = calloc(1, sizeof(*cq));
-
-	(void)cqe;
-	(void)cq_context;
-	(void)ch;
-	(void)v;
-	cq->context = ctx;
-	return cq;
-}
-
 static struct ibv_qp_ex *f_to_ex(struct ibv_qp *qp)
 {
 	return qp == &ex.qp_base ? &ex : NULL;
 }
 
 static const struct dp_verbs real = {
-	.query_device = f_query_device,
-	.get_device_name = f_name,
-	.create_cq = f_create_cq,
+	.query_device = fake_query_device,
+	.get_device_name = fake_device_name,
+	.create_cq = fake_create_cq,
 	.qp_to_qp_ex = f_to_ex,
 };
-
-static const struct dp_verbs *real_of(struct ibv_context *ctx)
-{
-	(void)ctx;
-	return &real;
-}
-
-static void inside(int delta)
-{
-	(void)delta;
-}
 
 /* ---- a QP that peering is pending for */
 
@@ -200,18 +162,10 @@ static struct dp_qp *q;
 
 static void setup(void)
 {
-	static const struct dp_stub stub = { .abi = DP_CORE_ABI, .real_of = real_of, .inside = inside };
-	static struct dp_port_group group = { .gpu = -1, .nports = 2,
-					      .ports = { { .dev = "fake0", .port = 1 }, { .dev = "fake1", .port = 1 } } };
 	struct dp_cq *cq;
 
-	dp_stub = &stub;
-	dp_cfg.groups = &group;
-	dp_cfg.ngroups = 1;
-	dp_cfg.ordering = DP_ORDER_SIGNAL;
+	fake_begin(&real, &program);
 	dp_cfg.spread_min = 8192;
-	program.sz = sizeof(program);
-	program.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 	program.context.ops.poll_cq = p_poll;
 	program.context.ops.post_send = p_post;
 	max_plain = MANY;
@@ -227,20 +181,11 @@ static void setup(void)
 		.wr_set_inline_data = p_set_inline,
 		.wr_set_inline_data_list = p_set_inline_list,
 	};
-	q = calloc(1, sizeof(*q));
-	q->qp = &ex.qp_base;
-	q->qp_num = QPN;
-	q->c = dp_ctx_get(&program.context);
-	ck_assert_ptr_nonnull(q->c);
+	ck_assert_ptr_nonnull(dp_ctx_get(&program.context));
 	cq = dp_cq_find(dp_create_cq(&program.context, 16, NULL, NULL, 0));
 	ck_assert_ptr_nonnull(cq);
-	q->scq = cq;
+	q = fake_qp(&ex.qp_base, cq, (struct ibv_qp_cap){ .max_send_wr = 20, .max_send_sge = 2, .max_inline_data = 64 });
 	q->post_send = p_post;
-	q->cap = (struct ibv_qp_cap){ .max_send_wr = 20, .max_send_sge = 2, .max_inline_data = 64 };
-	q->fallback = -1;
-	dp_lock_init(&q->ctl);
-	dp_lock_init(&q->lock);
-	ck_assert_int_eq(dp_hmap_put(&cq->qpns, QPN, q), 0);
 	ck_assert_int_eq(dp_hmap_put(&dp_qps, (uintptr_t)q->qp, q), 0);
 	ck_assert_int_eq(dp_qpex_new(q), 0);
 	ck_assert_ptr_eq(ex.wr_start, p_start);
