@@ -517,7 +517,7 @@ bool world_flush(struct world *w, uint32_t rail)
 		if (r->nic[rail] <= last)
 			r->nic[rail] = (uint16_t)(last + 1);
 		r->flushing[rail] = 0;
-		dp_order_flushed(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq);
+		dp_order_flushed(&w->o, rail, r->covers[rail]);
 		believe(w, rail);
 		return true;
 	}
@@ -525,7 +525,8 @@ bool world_flush(struct world *w, uint32_t rail)
 		last = p;
 	if (last == UINT32_MAX || !dp_order_flush_due(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq))
 		return false;
-	dp_order_flush_posted(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq);
+	r->covers[rail] = dp_order_rail(&w->o, last, rail)->seq;
+	dp_order_flush_posted(&w->o, rail, r->covers[rail]);
 	r->flushing[rail] = (uint16_t)(last + 1);
 	return true;
 }

@@ -40,6 +40,7 @@ struct ref {
 	uint32_t flush;		     /* rails whose acknowledgements say nothing of visibility; acked[] there: visible */
 	uint16_t nic[REF_RAILS];     /* there: acknowledged, as far as a completion told */
 	uint16_t flushing[REF_RAILS]; /* a flush is on its way that covers positions below; else 0 */
+	uint64_t covers[REF_RAILS];  /* its number: by the time it completes, the op's slot may be another's */
 	uint16_t native[REF_MAX]; /* outstanding when bonding: looks like a signal from that position on; else 0 */
 };
 
