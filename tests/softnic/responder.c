@@ -30,7 +30,7 @@ static void queue_nak(struct sn_qp *q, enum sn_nak code)
 	q->rsp.nak_sent = true;
 	if (code != SN_NAK_SEQ && code != SN_NAK_RNR)
 		q->rsp.closed = true;
-	/* one place is kept for it: READs and atomics fill at most SN_MAX_RD_ATOMIC */
+	/* one place is kept for it: READs and atomics, asked for once and again, fill at most twice SN_MAX_RD_ATOMIC */
 	e = queue(q, SN_RSP_NAK, q->rsp.epsn);
 	if (!e)
 		return;
@@ -148,12 +148,16 @@ bool sn_responder_early(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *
 	return true;
 }
 
-static uint32_t reads_queued(const struct sn_responder *r)
+/*
+ * Responses that wait, to requests of the first time or to duplicates. A requester that was answered sends new requests while
+ * the duplicates that it had no patience to wait without are still queued: these take no new one's place (max_dest_rd_atomic).
+ */
+static uint32_t reads_queued(const struct sn_responder *r, bool again)
 {
 	uint32_t n = 0;
 
 	for (uint32_t i = r->rsp_head; i != r->rsp_tail; i++)
-		n += r->rsps[i % SN_RSPS].kind != SN_RSP_NAK;
+		n += r->rsps[i % SN_RSPS].kind != SN_RSP_NAK && r->rsps[i % SN_RSPS].again == again;
 	return n;
 }
 
@@ -163,7 +167,7 @@ static void read_in(struct sn_qp *q, const struct sn_pkt *p, bool again)
 	struct sn_span span;
 	struct sn_rsp *e;
 
-	if (!may(q, IBV_ACCESS_REMOTE_READ) || (!again && reads_queued(r) >= q->attr.max_dest_rd_atomic)) {
+	if (!may(q, IBV_ACCESS_REMOTE_READ) || (!again && reads_queued(r, false) >= q->attr.max_dest_rd_atomic)) {
 		queue_nak(q, SN_NAK_INVALID);
 		return;
 	}
@@ -172,7 +176,7 @@ static void read_in(struct sn_qp *q, const struct sn_pkt *p, bool again)
 		queue_nak(q, SN_NAK_ACCESS);
 		return;
 	}
-	if (again && reads_queued(r) >= SN_MAX_RD_ATOMIC)
+	if (again && reads_queued(r, true) >= SN_MAX_RD_ATOMIC)
 		return;
 	e = queue(q, SN_RSP_READ, p->psn);
 	if (!e)
@@ -180,6 +184,7 @@ static void read_in(struct sn_qp *q, const struct sn_pkt *p, bool again)
 	e->raddr = p->raddr;
 	e->rkey = p->rkey;
 	e->len = p->total;
+	e->again = again;
 	if (!again)
 		r->epsn = sn_psn(r->epsn + p->npsn);
 }
@@ -190,7 +195,8 @@ static void atomic_in(struct sn_qp *q, const struct sn_pkt *p)
 	struct sn_span span;
 	struct sn_rsp *e;
 
-	if (!may(q, IBV_ACCESS_REMOTE_ATOMIC) || (p->raddr & 7) || reads_queued(r) >= q->attr.max_dest_rd_atomic) {
+	if (!may(q, IBV_ACCESS_REMOTE_ATOMIC) || (p->raddr & 7) ||
+	    reads_queued(r, false) >= q->attr.max_dest_rd_atomic) {
 		queue_nak(q, SN_NAK_INVALID);
 		return;
 	}
@@ -223,11 +229,13 @@ static void duplicate(struct sn_qp *q, const struct sn_pkt *p)
 	case SN_CAS:
 	case SN_FAA:
 		for (uint32_t i = 0; i < SN_MAX_RD_ATOMIC; i++)
-			if (r->done[i].valid && r->done[i].psn == p->psn && reads_queued(r) < SN_MAX_RD_ATOMIC) {
+			if (r->done[i].valid && r->done[i].psn == p->psn && reads_queued(r, true) < SN_MAX_RD_ATOMIC) {
 				struct sn_rsp *e = queue(q, SN_RSP_ATOMIC, p->psn);
 
-				if (e)
+				if (e) {
 					e->value = r->done[i].value;
+					e->again = true;
+				}
 				break;
 			}
 		break;

@@ -215,9 +215,10 @@ struct sn_rsp {
 	uint32_t rkey, len, off;
 	uint64_t value;		/* of an atomic; of a NAK its code */
 	uint8_t rnr_timer;
+	bool again;		/* to a duplicate */
 };
 
-#define SN_RSPS (SN_MAX_RD_ATOMIC + 4)
+#define SN_RSPS (2 * SN_MAX_RD_ATOMIC + 4)
 
 struct sn_responder {
 	uint32_t epsn;

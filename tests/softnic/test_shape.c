@@ -143,6 +143,31 @@ START_TEST(delay)
 }
 END_TEST
 
+/*
+ * A timeout shorter than the way there and back: everything is asked for twice at least, and answered twice. Duplicates that
+ * wait for their answers do not count against what may be outstanding at the responder.
+ */
+START_TEST(impatient)
+{
+	struct conn_opts o = { .timeout = 9, .rd = 2, .dest_rd = 2 }; /* 2.1 ms */
+	struct end a, b;
+
+	pair_open(&a, &b, NULL, &o);
+	fill(b.buf, 20000, 6);
+	for (uint64_t i = 0; i < 16; i++)
+		ck_assert_int_eq(post(&a, &b, i, (struct wr){ IBV_WR_RDMA_READ, .len = 20000 }), 0);
+	for (uint64_t i = 0; i < 16; i++)
+		want(&a, i, IBV_WC_SUCCESS);
+	check_filled(a.buf, 20000, 6);
+	for (uint64_t i = 0; i < 64; i++)
+		ck_assert_int_eq(post(&a, &b, i, (struct wr){ IBV_WR_ATOMIC_FETCH_AND_ADD, .to = LEN - 8, .len = 8, .arg = 1 }), 0);
+	for (uint64_t i = 0; i < 64; i++)
+		want(&a, i, IBV_WC_SUCCESS);
+	ck_assert_uint_eq(b.buf[LEN - 8], 64);
+	pair_close(&a, &b);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("softnic: rate and delay");
@@ -152,6 +177,7 @@ int main(void)
 	tcase_set_timeout(t, 120);
 	tcase_add_loop_test(t, rate, 0, (int)(sizeof(plans) / sizeof(plans[0])));
 	tcase_add_test(t, delay);
+	tcase_add_test(t, impatient);
 	suite_add_tcase(s, t);
 	return run_suite(s);
 }
