@@ -102,7 +102,7 @@ unsigned dp_bond_make_twins(struct dp_bond *b, uint32_t limit)
 		int ret;
 
 		/* the program's own port of a two-port device is rail 0 */
-		if (!strcmp(sib->port.dev, q->c->dev) && sib->port.port == q->init.port_num)
+		if (!sib->shared && !strcmp(sib->port.dev, q->c->dev) && sib->port.port == q->init.port_num)
 			continue;
 		rail = &q->rail[++n];
 		*rail = (struct dp_rail){ .q = q, .idx = n, .sib = sib, .sib_idx = i };

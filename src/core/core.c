@@ -3,6 +3,7 @@
 #include "core.h"
 #include "bond.h"
 #include "gpu.h"
+#include "lag.h"
 #include "group.h"
 #include "nvshmem.h"
 
@@ -50,6 +51,7 @@ static const struct dp_core core = {
 static void in_child(void)
 {
 	dp_gpu_after_fork();
+	dp_lag_after_fork();
 	dp_peer_after_fork();
 	dp_ctx_after_fork();
 	dp_qp_after_fork();

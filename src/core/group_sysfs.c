@@ -127,9 +127,28 @@ static bool is_representor(const char *phys_port)
 	return pf && (strstr(pf, "vf") || strstr(pf, "sf"));
 }
 
+void dp_port_bond(const char *sysfs, const char *dev, const char *netdev, char *members, size_t len)
+{
+	dp_sysfs_line(members, len, "%s/class/net/%s/bonding/slaves", sysfs, netdev);
+	/* mlx5_bond_0's netdev may be shown as the first member */
+	if (!members[0] && strstr(dev, "bond"))
+		dp_sysfs_line(members, len, "%s/class/net/%s/master/bonding/slaves", sysfs, netdev);
+}
+
+static int words(const char *text)
+{
+	int n = 0;
+
+	for (text += strspn(text, " "); *text; text += strspn(text, " ")) {
+		text += strcspn(text, " ");
+		n++;
+	}
+	return n;
+}
+
 static void read_port(struct dp_port_fact *f, const char *sysfs, const char *dev_dir)
 {
-	char text[64], netdev[64];
+	char text[256], netdev[64];
 
 	dp_sysfs_line(text, sizeof(text), "%s/ports/%d/state", dev_dir, f->port);
 	f->active = strstr(text, "ACTIVE") && !strstr(text, "DEFER"); /* "4: ACTIVE", "5: ACTIVE_DEFER" */
@@ -141,6 +160,8 @@ static void read_port(struct dp_port_fact *f, const char *sysfs, const char *dev
 	dp_sysfs_line(f->phys_switch, sizeof(f->phys_switch), "%s/class/net/%s/phys_switch_id", sysfs, netdev);
 	if (f->kind == DP_PORT_PHYSICAL && is_representor(f->phys_port))
 		f->kind = DP_PORT_REPRESENTOR;
+	dp_port_bond(sysfs, f->dev, netdev, text, sizeof(text));
+	f->lag_ports = words(text) > 1 ? words(text) : 0;
 }
 
 static int read_device(const char *sysfs, const char *dev, struct dp_port_fact **facts, size_t *n)

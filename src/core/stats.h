@@ -21,6 +21,7 @@
 	X(NO_PEER, "no-peer")		       /* QP: nobody answers at the peer's address */                         \
 	X(PEER_REFUSED, "peer-refused")	       /* QP: the peer's library cannot bond it */                            \
 	X(NO_REMOTE_ACCESS, "no-remote-access") /* QP: its peer allows neither WRITE nor READ */                      \
+	X(LAG, "lag-refused")		       /* QP: it could not be pinned to one port of a bond */                 \
 	X(PROBE_FAILED, "probe-failed")	       /* QP: no sibling path works */                                        \
 	X(TWIN_QP_FAILED, "twin-qp-failed")    /* QP: twin could not be created or connected */                       \
 	X(RAIL_LOST, "rail-lost")	       /* QP: a sibling failed while in use */                                \
