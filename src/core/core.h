@@ -103,6 +103,10 @@ void dp_ctx_each(void (*fn)(struct dp_ctx *c, void *arg), void *arg);
  */
 void dp_ctx_open_siblings(struct dp_ctx *c, const void *addr);
 int dp_close_device(struct ibv_context *ctx);
+/* As the real one, but events of objects that we made in the program's own context (shared siblings) are not given. */
+int dp_get_async_event(struct ibv_context *ctx, struct ibv_async_event *event);
+/* The qp_context and cq_context of all that we make. */
+extern char dp_made_by_us;
 /* A QP could not be pinned (an error of dp_lag_pin()), and no other of c will be bonded: says so, once. */
 void dp_lag_refused(struct dp_ctx *c, const char *port, int err);
 /* In a forked child: locks are free again that other threads of the parent held. */

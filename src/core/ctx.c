@@ -301,6 +301,38 @@ static void free_ctx(struct dp_ctx *c)
 	free(c);
 }
 
+char dp_made_by_us;
+
+static bool of_ours(const struct ibv_async_event *e)
+{
+	switch (e->event_type) {
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_PATH_MIG:
+	case IBV_EVENT_PATH_MIG_ERR:
+		return e->element.qp->qp_context == &dp_made_by_us;
+	case IBV_EVENT_CQ_ERR:
+		return e->element.cq->cq_context == &dp_made_by_us;
+	default:
+		return false;
+	}
+}
+
+int dp_get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
+{
+	const struct dp_verbs *real = dp_stub->real_of(ctx);
+	int ret;
+
+	/* an object is not destroyed before its event is acknowledged, so it can be looked at */
+	while (!(ret = real->get_async_event(ctx, event)) && of_ours(event))
+		real->ack_async_event(event);
+	return ret;
+}
+
 int dp_close_device(struct ibv_context *ctx)
 {
 	unsigned left = 0;

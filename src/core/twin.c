@@ -180,7 +180,7 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 	const struct dp_verbs *real = q->c->real;
 	struct dp_sib *sib = rail->sib;
 	struct ibv_port_attr port;
-	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .qp_context = &dp_made_by_us };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
 	uint32_t slack = SQ_SLACK + (dp_cfg.flush == DP_FLUSH_ACK ? 0 : DP_FLUSH_SLOTS);
 	uint32_t depth = q->cap.max_send_wr + slack;

@@ -126,14 +126,16 @@ DUALPORT_PORTS="mlx5_0:1::1,mlx5_0:1::2;mlx5_bond_0:1::1,mlx5_bond_0:1::2" \
 refusal "no bond, but the peer's is" "cannot be pinned to ports of a bond: .*the device is no bond" 1
 
 # lives of objects: what programs see is what they see without the library
-for client in errors loopback mrlife windows; do
+for client in errors events loopback mrlife windows; do
 	args=(--dev mlx5_bond_0 --peer-dev mlx5_bond_1 --settle-ms 300)
 	[ $client != mrlife ] || args+=(--count 300)
+	wait=0
+	[ $client != events ] || wait=5s
 	# shellcheck disable=SC2086 # several options
 	timeout -k 5 100 "$top/scripts/softnic" --build . $two -- "$clients/$client" "${args[@]}" > "$out/plain" 2> "$out/log" ||
 		fail "$client: without the library: status $?"
 	# shellcheck disable=SC2086
-	DUALPORT_BOND_WAIT=0 run $two -- "$clients/$client" "${args[@]}"
+	DUALPORT_BOND_WAIT=$wait run $two -- "$clients/$client" "${args[@]}"
 	awk -f "$top/tests/clients/told.awk" "$out/plain" > "$out/expected"
 	if [ $status = 0 ] && [ "$(number "$out/run." bonds)" -gt 0 ] &&
 		diff "$out/expected" <(awk -f "$top/tests/clients/told.awk" "$out/stdout") > "$out/diff"; then
