@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /* dualport report: what the DUALPORT_DIAG_JSON files of all processes of a job say together. */
+#include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "tool.h"
 
 /* A port that carries less than this part of an even share of a peer's bytes is named. */
@@ -69,12 +73,38 @@ static bool printable(const json_t *v)
 	return !has_control(json_string_value(v));
 }
 
+/* A pipe that nobody writes to would be waited for for ever: only where the user says that there is one, by "-". */
+static int read_json(struct rank *r, json_error_t *err)
+{
+	struct stat st;
+	int fd;
+
+	if (!strcmp(r->file, "standard input")) {
+		r->json = json_loadf(stdin, JSON_REJECT_DUPLICATES, err);
+		return 0;
+	}
+	fd = open(r->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return tool_error("%s: %s", r->file, strerror(errno));
+	if (!fstat(fd, &st) && S_ISREG(st.st_mode)) {
+		r->json = json_loadfd(fd, JSON_REJECT_DUPLICATES, err);
+		close(fd);
+		return 0;
+	}
+	close(fd);
+	return tool_error("%s: not a regular file (\"-\" stands for standard input)", r->file);
+}
+
 static int open_rank(struct rank *r, const char *file)
 {
 	json_error_t err;
+	int ret;
 
-	r->file = file;
-	r->json = json_load_file(file, JSON_REJECT_DUPLICATES, &err);
+	r->file = !strcmp(file, "-") ? "standard input" : file;
+	file = r->file;
+	ret = read_json(r, &err);
+	if (ret)
+		return ret;
 	if (!r->json)
 		return err.line < 0 ? tool_error("%s", err.text) : tool_error("%s:%d: %s", file, err.line, err.text);
 	if (!json_is_object(r->json) || !json_is_array(json_object_get(r->json, "flows")) ||

@@ -62,7 +62,9 @@ int dp_port_facts_read(const char *sysfs, struct dp_port_fact **facts, size_t *n
  */
 int dp_groups_from_card(struct dp_config *cfg, const char *sysfs, char *why, size_t len);
 
-/* The first line of the file whose path fmt gives; "" and -errno if it cannot be read. group_sysfs.c */
+/* Puts a question mark for each byte that a terminal might obey. */
+void dp_printable(char *text);
+/* The first line of the file whose path fmt gives, so made printable; "" and -errno if it cannot be read. group_sysfs.c */
 int dp_sysfs_line(char *buf, size_t len, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

@@ -10,6 +10,13 @@
 #include <unistd.h>
 #include "group.h"
 
+void dp_printable(char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char)*text < ' ' || (unsigned char)*text >= 0x7f)
+			*text = '?';
+}
+
 int dp_sysfs_line(char *buf, size_t len, const char *fmt, ...)
 {
 	char path[PATH_MAX];
@@ -34,6 +41,7 @@ int dp_sysfs_line(char *buf, size_t len, const char *fmt, ...)
 		return (int)n;
 	buf[n] = '\0';
 	buf[strcspn(buf, "\n")] = '\0';
+	dp_printable(buf);
 	return 0;
 }
 
@@ -173,11 +181,13 @@ static int read_device(const char *sysfs, const char *dev, struct dp_port_fact *
 	int ret = 0;
 	DIR *d;
 
-	if (strlen(dev) >= sizeof(f.dev) ||
+	memcpy(f.dev, dev, strnlen(dev, sizeof(f.dev) - 1));
+	dp_printable(f.dev);
+	/* what no list of ports could name: */
+	if (strcmp(f.dev, dev) || strpbrk(dev, " :,;\"") ||
 	    snprintf(dev_dir, sizeof(dev_dir), "%s/class/infiniband/%s", sysfs, dev) >= (int)sizeof(dev_dir) ||
 	    snprintf(path, sizeof(path), "%s/ports", dev_dir) >= (int)sizeof(path))
-		return 0; /* no device has such a name */
-	strcpy(f.dev, dev);
+		return 0;
 	f.sys_image_guid = read_guid(dev_dir);
 	read_parent(&f, dev_dir);
 	d = opendir(path);
