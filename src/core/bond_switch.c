@@ -169,6 +169,8 @@ static void switch_over(struct dp_bond *b)
 			.nrails = q->nrails,
 			.split_min = dp_cfg.split_min,
 			.align = dp_cfg.align,
+			.first = dp_plan_first(dp_peer_instance(dp_self_peer()), dp_peer_instance(b->peer),
+					       DP_INSTANCE_LEN, q->nrails),
 		};
 		set_weights(q);
 		dp_flush_setup(q, b->peer_upstream);
