@@ -56,7 +56,7 @@ static void compact(struct dp_qp *q)
 	q->nrails = n;
 }
 
-static const char *port_of(const struct dp_qp *q, uint32_t r, char buf[DP_PORT_TEXT])
+const char *dp_rail_port(const struct dp_qp *q, uint32_t r, char buf[DP_PORT_TEXT])
 {
 	return r ? strcpy(buf, q->rail[r].sib->text) : dp_port_text(q->c->dev, q->init.port_num, q->c->lag, buf);
 }
@@ -78,16 +78,17 @@ static int pin(struct dp_qp *q, uint32_t r)
 		dp_drop(&q->lock);
 	}
 	if (ret && ret != -ECANCELED)
-		dp_lag_refused(q->c, port_of(q, r, port), ret);
+		dp_lag_refused(q->c, dp_rail_port(q, r, port), ret);
 	return ret;
 }
 
 static int prepare_rails(struct dp_bond *b)
 {
 	struct dp_qp *q = b->q;
-	char peer[64], port[DP_PORT_TEXT];
+	char peer[64], from[64], port[DP_PORT_TEXT];
 
 	dp_gid_text(&b->peer_gid, peer, sizeof(peer));
+	dp_gid_text(&b->my_gid, from, sizeof(from));
 	for (uint32_t r = 0; r < q->nrails; r++) {
 		struct dp_rail *rail = &q->rail[r];
 
@@ -95,9 +96,11 @@ static int prepare_rails(struct dp_bond *b)
 			continue;
 		rail->chain.sge = calloc((size_t)DP_BATCH * (q->cap.max_send_sge ? q->cap.max_send_sge : 1),
 					 sizeof(*rail->chain.sge));
-		rail->flow = dp_flow_get(port_of(q, r, port), peer);
+		rail->flow = dp_flow_between(dp_rail_port(q, r, port), from, peer,
+					     r ? b->theirs[r].text : b->peer_port);
 		if (!rail->chain.sge || !rail->flow)
 			return -ENOMEM;
+		atomic_store_explicit(&rail->flow->rail, r, memory_order_relaxed);
 	}
 	q->rpd = b->rpd ? b->rpd : dp_rpd_get(b->peer, b->peer_pd);
 	b->rpd = NULL;
@@ -111,7 +114,7 @@ static void banner(const struct dp_bond *b)
 	size_t at = 0;
 
 	for (uint32_t r = 0; r < q->nrails && at < sizeof(rails); r++)
-		at += (size_t)snprintf(rails + at, sizeof(rails) - at, "%s%s", r ? " + " : "", port_of(q, r, port));
+		at += (size_t)snprintf(rails + at, sizeof(rails) - at, "%s%s", r ? " + " : "", dp_rail_port(q, r, port));
 	dp_log(DP_LOG_QUIET, "qp 0x%x to %s qp 0x%x: bonded over %s", b->my_qpn,
 	       dp_gid_text(&b->peer_gid, peer, sizeof(peer)), b->peer_qpn, rails);
 }

@@ -113,6 +113,21 @@ sed 's/"fallbacks":{}/"fallbacks":{"no-peer":9223372036854775807}/' a.json >f.js
 said large_report 0 "$tool" report f.json f.json
 grep -Eq '^  no-peer +18446744073709551616$' "$work/out" || fail "large numbers: $(cat "$work/out")"
 said missing_report 2 "$tool" report no-such.json
+# Rails of two senders: one's second port is slow; the other's own is within what waiting costs it. READs count where they arrive.
+flow() # port from peer to rail bytes reads ns
+{
+	echo "{\"port\":\"$1\",\"peer\":\"$3\",\"tx_bytes\":$6,\"tx_msgs\":9,\"from\":\"$2\",\"to\":\"$4\",\"rail\":$5,\"read_bytes\":$7,\"acked_bytes\":$6,\"busy_ns\":$8}"
+}
+rank() # name flow flow
+{
+	sed 's/"flows":.*/"flows":['"$2,$3"'],"splits":3,"spreads":0,"signals":7,/; /^ {"port"/d' a.json >"$1"
+}
+rank slow1.json "$(flow mlx5_0:1 10.0.0.1 10.0.0.9 mlx5_4:1 0 50000000 0 1000000)" \
+	"$(flow mlx5_1:1 10.0.0.1 10.0.0.9 mlx5_5:1 1 50000000 20000000 1300000)"
+rank slow2.json "$(flow mlx5_0:1 10.0.0.2 10.0.0.9 mlx5_4:1 0 50000000 0 1300000)" \
+	"$(flow mlx5_1:1 10.0.0.2 10.0.0.9 mlx5_5:1 1 50000000 0 1000000)"
+said slow_report 1 "$tool" report slow1.json slow2.json
+same report_slow "$work/out.slow_report"
 mkfifo fifo
 said fifo_report 2 timeout 60 "$tool" report a.json fifo
 grep -q 'fifo: not a regular file' "$work/out" || fail "a pipe: $(cat "$work/out")"
