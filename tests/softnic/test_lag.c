@@ -85,8 +85,8 @@ int main(void)
 	Suite *s = suite_create("softnic: bonds");
 	TCase *t = tcase_create("bonds");
 
-	look_up();
 	tcase_set_timeout(t, 120);
+	tcase_add_checked_fixture(t, look_up, NULL);
 	tcase_add_test(t, refusals);
 	tcase_add_test(t, leaves_by);
 	suite_add_tcase(s, t);
