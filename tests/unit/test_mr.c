@@ -127,6 +127,25 @@ START_TEST(test_shared)
 }
 END_TEST
 
+/* A region that mlx5dv made gets twins from the same dma-buf, and counts where it cannot. */
+START_TEST(test_made_elsewhere)
+{
+	struct ibv_mr *mr = fake_verbs.reg_dmabuf_mr(pd, 64, 100, 0x10000, 7, ACCESS);
+
+	dp_dmabuf_made(pd, mr, 64, 100, 0x10000, 7, ACCESS);
+	check_twins(mr);
+	ck_assert_int_eq(fake_how(1, dp_mr_lkeys(&fake_ctx, mr->lkey)[0]).fd, 7);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert_uint_eq(failed(), 0);
+	mr = fake_verbs.reg_dmabuf_mr(pd, 64, 100, 0x10000, 7, ACCESS);
+	fake_dev[2].fail_mr = EOPNOTSUPP;
+	dp_dmabuf_made(pd, mr, 64, 100, 0x10000, 7, ACCESS);
+	ck_assert_ptr_null(dp_mr_lkeys(&fake_ctx, mr->lkey));
+	ck_assert_uint_eq(failed(), 1);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
 START_TEST(test_pd_without_group)
 {
 	struct ibv_pd *plain;
@@ -468,6 +487,7 @@ int main(void)
 	tcase_set_timeout(tc, 120);
 	tcase_add_test(tc, test_pd);
 	tcase_add_test(tc, test_shared);
+	tcase_add_test(tc, test_made_elsewhere);
 	tcase_add_test(tc, test_pd_without_group);
 	tcase_add_test(tc, test_kinds);
 	tcase_add_test(tc, test_old_libibverbs);
