@@ -65,6 +65,21 @@ static int usage(FILE *f)
 	return TOOL_USAGE;
 }
 
+/* What stands behind "--" is another program's. */
+static bool asks_for_help(int argc, char **argv)
+{
+	for (int i = 2; i < argc && strcmp(argv[i], "--"); i++)
+		if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
+			return true;
+	return false;
+}
+
+static int help(size_t command)
+{
+	printf("usage: dualport %s\nMore in dualport(1).\n", commands[command].usage);
+	return TOOL_OK;
+}
+
 static int answer(int argc, char **argv)
 {
 	if (argc < 2)
@@ -79,7 +94,7 @@ static int answer(int argc, char **argv)
 	}
 	for (size_t i = 0; i < COMMANDS; i++)
 		if (!strcmp(argv[1], commands[i].name))
-			return commands[i].fn(argc - 1, argv + 1);
+			return asks_for_help(argc, argv) ? help(i) : commands[i].fn(argc - 1, argv + 1);
 	tool_error("no command \"%s\"", argv[1]);
 	return usage(stderr);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "ports.h"
 #include "tool.h"
 
 static const char *numa_text(int numa, char *buf, size_t len)
@@ -125,6 +126,8 @@ int tool_probe(int argc, char **argv)
 
 static void put_group_name(const struct dp_port_group *g)
 {
+	char name[DP_PORT_TEXT];
+
 	if (g->gpu_name[0])
 		printf("group of GPU %s:", g->gpu_name);
 	else if (g->gpu >= 0)
@@ -132,7 +135,7 @@ static void put_group_name(const struct dp_port_group *g)
 	else
 		printf("group of any GPU:");
 	for (int i = 0; i < g->nports; i++)
-		printf(" %s:%d", g->ports[i].dev, g->ports[i].port);
+		printf(" %s", dp_port_text(g->ports[i].dev, g->ports[i].port, g->ports[i].lag, name));
 	printf("\n");
 }
 
@@ -142,11 +145,19 @@ static int check_group(const struct dp_topo *t, const struct dp_port_group *g)
 	int errors = 0;
 
 	put_group_name(g);
-	for (int i = 0; i < g->nports; i++)
-		if (!dp_topo_port(t, g->ports[i].dev, g->ports[i].port)) {
-			printf("  error: %s:%d is not there\n", g->ports[i].dev, g->ports[i].port);
-			errors++;
-		}
+	for (int i = 0; i < g->nports; i++) {
+		const struct dp_port_name *n = &g->ports[i];
+		const struct dp_topo_port *p = dp_topo_port(t, n->dev, n->port);
+
+		errors += !p || n->lag > p->fact.lag_ports;
+		if (!p)
+			printf("  error: %s:%d is not there\n", n->dev, n->port);
+		else if (n->lag && !p->fact.lag_ports)
+			printf("  error: %s:%d is no bond, so it has no port %d\n", n->dev, n->port, n->lag);
+		else if (n->lag > p->fact.lag_ports)
+			printf("  error: %s:%d is a bond of %d ports, so it has no port %d\n", n->dev, n->port,
+			       p->fact.lag_ports, n->lag);
+	}
 	dp_group_remarks(t, g, "  warning: ", stdout);
 	return errors;
 }
@@ -162,6 +173,7 @@ static bool is_for(const struct dp_port_group *g, const struct dp_gpu *gpu)
 static int check_gpus(const struct dp_topo *t, const struct dp_config *cfg)
 {
 	bool used[1024] = { false };
+	char name[DP_PORT_TEXT];
 	int errors = 0;
 
 	for (size_t i = 0; i < t->ngpus; i++) {
@@ -177,7 +189,8 @@ static int check_gpus(const struct dp_topo *t, const struct dp_config *cfg)
 			const struct dp_topo_port *p = dp_topo_port(t, g->ports[k].dev, g->ports[k].port);
 
 			d = p ? dp_topo_distance(&t->gpus[i].pci, &p->pci) : DP_FAR;
-			printf(" %s:%d (%s)", g->ports[k].dev, g->ports[k].port, dp_distance_name(d));
+			printf(" %s (%s)", dp_port_text(g->ports[k].dev, g->ports[k].port, g->ports[k].lag, name),
+			       dp_distance_name(d));
 		}
 		printf("%s\n", g ? "" : " no group names it: the first for any GPU with the program's port, or none");
 		for (int k = 0; k < cfg->ngroups && k < 1024; k++)

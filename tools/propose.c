@@ -3,13 +3,15 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "ports.h"
 #include "tool.h"
 
 #define MAX_CARDS 64
 
-/* Ports of one card that are different physical ports, as indices into the topology. */
+/* Ports of one card that are different physical ports, as indices into the topology; of a bond the same one several times. */
 struct card {
 	int nports;
+	bool bond;
 	size_t port[DP_MAX_RAILS];
 };
 
@@ -33,7 +35,8 @@ static int find_cards(const struct dp_topo *t, struct card *cards)
 		if (!dp_topo_usable(p))
 			continue;
 		for (c = 0; c < n; c++)
-			if (p->fact.sys_image_guid && dp_facts_same_card(&t->ports[cards[c].port[0]].fact, &p->fact))
+			if (!p->fact.lag_ports && !cards[c].bond && p->fact.sys_image_guid &&
+			    dp_facts_same_card(&t->ports[cards[c].port[0]].fact, &p->fact))
 				break;
 		if (c == MAX_CARDS)
 			continue;
@@ -42,6 +45,9 @@ static int find_cards(const struct dp_topo *t, struct card *cards)
 		if (same || (c < n && cards[c].nports == DP_MAX_RAILS))
 			continue;
 		cards[c].port[cards[c].nports++] = i;
+		cards[c].bond = p->fact.lag_ports;
+		while (cards[c].nports < p->fact.lag_ports && cards[c].nports < DP_MAX_RAILS)
+			cards[c].port[cards[c].nports++] = i;
 		n += c == n;
 	}
 	return n;
@@ -67,13 +73,15 @@ static struct near look_around(const struct dp_topo *t, const struct dp_topo_gpu
 static void put_ports(const struct dp_topo *t, const struct card *cards, const int *list, int n, FILE *f)
 {
 	int left = DP_MAX_RAILS;
+	char name[DP_PORT_TEXT];
 
 	fputs("ports = [", f);
 	for (int i = 0; i < n; i++)
 		for (int k = 0; k < cards[list[i]].nports && left; k++, left--) {
 			const struct dp_port_fact *p = &t->ports[cards[list[i]].port[k]].fact;
 
-			fprintf(f, "%s \"%s:%d\"", left < DP_MAX_RAILS ? "," : "", p->dev, p->port);
+			fprintf(f, "%s \"%s\"", left < DP_MAX_RAILS ? "," : "",
+				dp_port_text(p->dev, p->port, cards[list[i]].bond ? k + 1 : 0, name));
 		}
 	fputs(" ];", f);
 }

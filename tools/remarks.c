@@ -64,17 +64,18 @@ static void compare(struct teller *t, const struct dp_topo_port *a, const struct
 		     OF(a), OF(b));
 }
 
-static void look_at_port(struct teller *t, const struct dp_topo_port *p)
+/* split: as ports of a bond, if it is one */
+static void look_at_port(struct teller *t, const struct dp_topo_port *p, bool split)
 {
 	if (!p->fact.active)
 		tell(t, NAME ": not active (%s)", OF(p), p->state);
 	if (p->fact.kind != DP_PORT_PHYSICAL)
 		tell(t, NAME ": is %s", OF(p), dp_port_kind_text(p->fact.kind));
-	if (p->lag[0])
+	if (p->lag[0] && !split)
 		tell(t,
-		     NAME ": a bond of %s: one device for several ports, whose queue pairs cannot be spread yet; "
-			  "unbonded, each port is a device of its own",
-		     OF(p), p->lag);
+		     NAME ": a bond of %s: one device for several ports, each queue pair on one of them; a group of "
+			  NAME "::1, " NAME "::2 and so on, or lag = true, spreads them",
+		     OF(p), p->lag, OF(p), OF(p));
 	if (p->node_missing)
 		tell(t,
 		     NAME ": /dev/infiniband/%s is missing: the device cannot be opened here (in a container, give it, "
@@ -119,12 +120,15 @@ int dp_group_remarks(const struct dp_topo *t, const struct dp_port_group *g, con
 
 	for (int i = 0; i < g->nports; i++) {
 		const struct dp_topo_port *p = dp_topo_port(t, g->ports[i].dev, g->ports[i].port);
+		bool seen = false;
 
-		if (p)
-			ports[n++] = p;
+		for (int k = 0; k < n; k++)
+			seen |= ports[k] == p;
+		if (!p || seen)
+			continue;
+		ports[n++] = p;
+		look_at_port(&teller, p, g->ports[i].lag);
 	}
-	for (int i = 0; i < n; i++)
-		look_at_port(&teller, ports[i]);
 	for (int i = 1; i < n; i++)
 		compare(&teller, ports[0], ports[i]);
 	look_at_link(&teller, ports, n);
@@ -164,7 +168,7 @@ int dp_host_remarks(const struct dp_topo *t, const struct dp_config *cfg, const 
 		const struct dp_topo_port *p = &t->ports[i];
 
 		if ((p->lag[0] || p->node_missing) && !dp_config_has_port(cfg, p->fact.dev, p->fact.port))
-			look_at_port(&teller, p);
+			look_at_port(&teller, p, false);
 		look_for_socket_direct(&teller, t, i);
 	}
 	if (!sysfs && t->nports)

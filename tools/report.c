@@ -1,12 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /* dualport report: what the DUALPORT_DIAG_JSON files of all processes of a job say together. */
+#include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "tool.h"
 
 /* A port that carries less than this part of an even share of a peer's bytes is named. */
 #define UNEVEN 0.8
+#define SLOWEST 5 /* rail pairs that are printed */
+/*
+ * A rail with less than this part of the rate of the fastest one to the same peer is named. The program's own port also
+ * waits for what is on no other, signals among it.
+ */
+#define SLOW 0.8
+#define SLOW_OWN 0.6
 
 /* One file. */
 struct rank {
@@ -69,12 +80,38 @@ static bool printable(const json_t *v)
 	return !has_control(json_string_value(v));
 }
 
+/* A pipe that nobody writes to would be waited for for ever: only where the user says that there is one, by "-". */
+static int read_json(struct rank *r, json_error_t *err)
+{
+	struct stat st;
+	int fd;
+
+	if (!strcmp(r->file, "standard input")) {
+		r->json = json_loadf(stdin, JSON_REJECT_DUPLICATES, err);
+		return 0;
+	}
+	fd = open(r->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return tool_error("%s: %s", r->file, strerror(errno));
+	if (!fstat(fd, &st) && S_ISREG(st.st_mode)) {
+		r->json = json_loadfd(fd, JSON_REJECT_DUPLICATES, err);
+		close(fd);
+		return 0;
+	}
+	close(fd);
+	return tool_error("%s: not a regular file (\"-\" stands for standard input)", r->file);
+}
+
 static int open_rank(struct rank *r, const char *file)
 {
 	json_error_t err;
+	int ret;
 
-	r->file = file;
-	r->json = json_load_file(file, JSON_REJECT_DUPLICATES, &err);
+	r->file = !strcmp(file, "-") ? "standard input" : file;
+	file = r->file;
+	ret = read_json(r, &err);
+	if (ret)
+		return ret;
 	if (!r->json)
 		return err.line < 0 ? tool_error("%s", err.text) : tool_error("%s:%d: %s", file, err.line, err.text);
 	if (!json_is_object(r->json) || !json_is_array(json_object_get(r->json, "flows")) ||
@@ -179,9 +216,25 @@ static int by_peer_port(const void *pa, const void *pb)
 	return cmp ? cmp : strcmp(a->port, b->port);
 }
 
+/* Sorts them, and adds up those of one port. How many are left. */
+static size_t merge(struct share *s, size_t n)
+{
+	size_t m = 0;
+
+	qsort(s, n, sizeof(*s), by_peer_port);
+	for (size_t k = 0; k < n; k++)
+		if (m && !by_peer_port(&s[m - 1], &s[k])) {
+			s[m - 1].bytes += s[k].bytes;
+			s[m - 1].senders++;
+		} else {
+			s[m++] = s[k];
+		}
+	return m;
+}
+
 static size_t collect(const struct job *j, struct share **shares)
 {
-	size_t n = 0, k, m = 0;
+	size_t n = 0, k;
 	json_t *flow;
 
 	for (int i = 0; i < j->n; i++)
@@ -194,15 +247,7 @@ static size_t collect(const struct job *j, struct share **shares)
 		json_array_foreach(json_object_get(j->ranks[i].json, "flows"), k, flow)
 			(*shares)[n++] = (struct share){ text_of(flow, "peer"), text_of(flow, "port"),
 							 number_of(flow, "tx_bytes"), 1 };
-	qsort(*shares, n, sizeof(**shares), by_peer_port);
-	for (k = 0; k < n; k++)
-		if (m && !by_peer_port(&(*shares)[m - 1], &(*shares)[k])) {
-			(*shares)[m - 1].bytes += (*shares)[k].bytes;
-			(*shares)[m - 1].senders++;
-		} else {
-			(*shares)[m++] = (*shares)[k];
-		}
-	return m;
+	return merge(*shares, n);
 }
 
 static void put_shares(struct job *j)
@@ -229,6 +274,120 @@ static void put_shares(struct job *j)
 	free(shares);
 }
 
+/* ---- which ports of the receivers take it in */
+
+/* Bytes that arrive at one port of the one that is known by that address. */
+static void add_received(struct share *s, size_t *n, const char *who, const char *port, double bytes)
+{
+	if (bytes > 0)
+		s[(*n)++] = (struct share){ who, port, bytes, 1 };
+}
+
+static void put_received(struct job *j)
+{
+	struct share *s;
+	size_t n = 0, k, m = 0, to;
+	json_t *flow;
+
+	for (int i = 0; i < j->n; i++)
+		n += 2 * json_array_size(json_object_get(j->ranks[i].json, "flows"));
+	s = calloc(n + 1, sizeof(*s));
+	if (!s)
+		return;
+	n = 0;
+	for (int i = 0; i < j->n; i++)
+		json_array_foreach(json_object_get(j->ranks[i].json, "flows"), k, flow) {
+			double reads = number_of(flow, "read_bytes");
+
+			if (!json_object_get(flow, "to"))
+				continue;
+			/* what a READ asks for comes to the port that asked */
+			add_received(s, &n, text_of(flow, "peer"), text_of(flow, "to"), number_of(flow, "tx_bytes") - reads);
+			add_received(s, &n, text_of(flow, "from"), text_of(flow, "port"), reads);
+		}
+	m = merge(s, n);
+	if (m)
+		printf("%-40s %-16s %18s %7s\n", "received by", "its port", "bytes", "share");
+	for (size_t from = 0; from < m; from = to) {
+		double sum = 0;
+
+		for (to = from; to < m && !strcmp(s[to].peer, s[from].peer); to++)
+			sum += s[to].bytes;
+		for (k = from; k < to; k++)
+			printf("%-40s %-16s %18.0f %6.1f%%\n", s[k].peer, s[k].port, s[k].bytes, 100 * s[k].bytes / sum);
+		for (k = from; k < to; k++)
+			if (s[k].bytes < UNEVEN * sum / (double)(to - from))
+				finding(j, "uneven: %s takes %.1f%% of its bytes in by %s, of %zu ports", s[k].peer,
+					100 * s[k].bytes / sum, s[k].port, to - from);
+	}
+	free(s);
+}
+
+/* ---- rail pairs: how fast each is */
+
+struct pair {
+	const char *file, *port, *peer, *to;
+	double rate;	/* bytes a second, of the time in which it had something to send */
+	double fastest; /* of the rails to that peer */
+	bool own;	/* the program's own port */
+};
+
+static int by_rate(const void *pa, const void *pb)
+{
+	const struct pair *a = pa, *b = pb;
+
+	return a->rate < b->rate ? -1 : a->rate > b->rate;
+}
+
+static size_t pairs_of(const struct rank *r, struct pair *p)
+{
+	const json_t *flows = json_object_get(r->json, "flows");
+	size_t n = 0, k;
+	json_t *flow;
+
+	json_array_foreach(flows, k, flow) {
+		double ns = number_of(flow, "busy_ns");
+
+		if (ns > 0)
+			p[n++] = (struct pair){ .file = r->file,
+						.port = text_of(flow, "port"),
+						.peer = text_of(flow, "peer"),
+						.to = text_of(flow, "to"),
+						.rate = number_of(flow, "acked_bytes") * 1e9 / ns,
+						.own = !number_of(flow, "rail") };
+	}
+	for (size_t i = 0; i < n; i++)
+		for (k = 0; k < n; k++)
+			if (!strcmp(p[i].peer, p[k].peer) && p[k].rate > p[i].fastest)
+				p[i].fastest = p[k].rate;
+	return n;
+}
+
+static void put_slowest(struct job *j)
+{
+	struct pair *p;
+	size_t n = 0;
+
+	for (int i = 0; i < j->n; i++)
+		n += json_array_size(json_object_get(j->ranks[i].json, "flows"));
+	p = calloc(n + 1, sizeof(*p));
+	if (!p)
+		return;
+	n = 0;
+	for (int i = 0; i < j->n; i++)
+		n += pairs_of(&j->ranks[i], p + n);
+	qsort(p, n, sizeof(*p), by_rate);
+	if (n)
+		printf("%-40s %-16s %-16s %9s %s\n", "slowest rails to", "from", "at", "Gb/s", "file");
+	for (size_t i = 0; i < n && i < SLOWEST; i++)
+		printf("%-40s %-16s %-16s %9.3f %s\n", p[i].peer, p[i].port, p[i].to, p[i].rate * 8e-9, p[i].file);
+	for (size_t i = 0; i < n; i++)
+		if (p[i].rate < (p[i].own ? SLOW_OWN : SLOW) * p[i].fastest)
+			finding(j, "slow: %s: from %s to %s of %s with %.0f%% of the rate of the fastest rail", p[i].file,
+				p[i].port, p[i].to, p[i].peer, 100 * p[i].rate / p[i].fastest);
+	free(p);
+}
+
 int tool_report(int argc, char **argv)
 {
 	struct job j = { .n = argc - 1 };
@@ -245,6 +404,8 @@ int tool_report(int argc, char **argv)
 		put_totals(&j);
 		put_fallbacks(&j);
 		put_shares(&j);
+		put_received(&j);
+		put_slowest(&j);
 		put_unbonded(&j);
 		compare(&j);
 		printf("%d finding%s\n", j.findings, j.findings == 1 ? "" : "s");

@@ -157,18 +157,14 @@ static void read_qos(struct dp_topo_port *p, const char *net)
 
 static void read_netdev(struct dp_topo_port *p, const char *sysfs)
 {
-	char net[PATH_MAX], text[64], master[PATH_MAX + 32];
+	char net[PATH_MAX], text[64];
 
 	if (!p->netdev[0] || snprintf(net, sizeof(net), "%s/class/net/%s", sysfs, p->netdev) >= (int)sizeof(net))
 		return;
 	dp_sysfs_line(text, sizeof(text), "%s/mtu", net);
 	p->mtu = atoi(text);
 	read_qos(p, net);
-	dp_sysfs_line(p->lag, sizeof(p->lag), "%s/bonding/slaves", net);
-	/* mlx5_bond_0's netdev may be shown as the first member */
-	snprintf(master, sizeof(master), "%s/master", net);
-	if (!p->lag[0] && strstr(p->fact.dev, "bond"))
-		dp_sysfs_line(p->lag, sizeof(p->lag), "%s/bonding/slaves", master);
+	dp_port_bond(sysfs, p->fact.dev, p->netdev, p->lag, sizeof(p->lag));
 }
 
 static void read_uverbs(struct dp_topo_port *p, const char *sysfs, const char *dev_root)
@@ -212,6 +208,7 @@ static void read_port(struct dp_topo_port *p, const char *sysfs, const char *dev
 	dp_sysfs_line(p->fw, sizeof(p->fw), "%s/fw_ver", dir);
 	if (!dp_port_netdev(dir, p->fact.port, p->netdev, sizeof(p->netdev)))
 		p->netdev[0] = '\0';
+	dp_printable(p->netdev);
 	read_gid_types(p, dir);
 	read_netdev(p, sysfs);
 	read_uverbs(p, sysfs, dev_root);
@@ -298,5 +295,5 @@ const struct dp_topo_port *dp_topo_port(const struct dp_topo *t, const char *dev
 
 bool dp_topo_usable(const struct dp_topo_port *p)
 {
-	return p->fact.active && p->fact.kind == DP_PORT_PHYSICAL && !p->lag[0];
+	return p->fact.active && p->fact.kind == DP_PORT_PHYSICAL;
 }

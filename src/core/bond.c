@@ -102,7 +102,7 @@ unsigned dp_bond_make_twins(struct dp_bond *b, uint32_t limit)
 		int ret;
 
 		/* the program's own port of a two-port device is rail 0 */
-		if (!strcmp(sib->port.dev, q->c->dev) && sib->port.port == q->init.port_num)
+		if (!sib->shared && !strcmp(sib->port.dev, q->c->dev) && sib->port.port == q->init.port_num)
 			continue;
 		rail = &q->rail[++n];
 		*rail = (struct dp_rail){ .q = q, .idx = n, .sib = sib, .sib_idx = i };
@@ -163,10 +163,13 @@ void dp_bond_connected(struct dp_bond *b)
 static void send_twins(struct dp_bond *b, enum dp_bond_type type)
 {
 	struct dp_bond_msg m;
+	char port[DP_PORT_TEXT];
 
 	head(b, &m);
 	m.pd_id = b->q->pd->id;
 	m.upstream = dp_upstream(b->q->c->ctx);
+	dp_rail_port(b->q, 0, port);
+	snprintf(m.port, sizeof(m.port), "%s", port);
 	m.nrails = b->q->nrails - 1;
 	for (uint32_t r = 1; r < b->q->nrails; r++)
 		m.rail[r - 1] = b->mine[r];
@@ -229,6 +232,7 @@ static void take_theirs(struct dp_bond *b, const struct dp_bond_msg *m)
 {
 	b->peer_pd = m->pd_id;
 	b->peer_upstream = m->upstream;
+	memcpy(b->peer_port, m->port, sizeof(b->peer_port));
 	memset(b->theirs, 0, sizeof(b->theirs));
 	for (uint32_t i = 0; i < m->nrails; i++)
 		b->theirs[i + 1] = m->rail[i];

@@ -122,6 +122,7 @@ out:
 static void loop_to_self(struct dp_bond *b)
 {
 	struct dp_qp *q = b->q;
+	char port[DP_PORT_TEXT];
 
 	if (!b->peer || !dp_bond_make_twins(b, DP_MAX_RAILS - 1)) {
 		dp_bond_give_up(b, DP_FB_TWIN_QP_FAILED);
@@ -129,6 +130,8 @@ static void loop_to_self(struct dp_bond *b)
 	}
 	b->peer_pd = q->pd->id;
 	b->peer_upstream = dp_upstream(q->c->ctx);
+	dp_rail_port(q, 0, port);
+	snprintf(b->peer_port, sizeof(b->peer_port), "%s", port);
 	q->loopback = true;
 	b->peer_incarnation = b->my_incarnation;
 	memcpy(b->theirs, b->mine, sizeof(b->theirs));

@@ -54,6 +54,7 @@ int dp_bond_send(struct dp_peer *peer, enum dp_bond_type type, const struct dp_b
 	case DP_BOND_ACCEPT:
 		dp_put32(&b, m->pd_id);
 		dp_put64(&b, m->upstream);
+		dp_put(&b, m->port, sizeof(m->port));
 		dp_put32(&b, m->nrails);
 		for (uint32_t i = 0; i < m->nrails; i++)
 			put_twin(&b, &m->rail[i]);
@@ -91,6 +92,8 @@ bool dp_bond_parse(enum dp_bond_type type, const uint8_t *data, size_t len, stru
 	case DP_BOND_ACCEPT:
 		m->pd_id = dp_get32(&b);
 		m->upstream = dp_get64(&b);
+		dp_get(&b, m->port, sizeof(m->port));
+		m->port[sizeof(m->port) - 1] = '\0';
 		m->nrails = dp_get32(&b);
 		if (m->nrails >= DP_MAX_RAILS)
 			return false;

@@ -23,6 +23,7 @@ struct dp_bond_msg {
 	uint32_t dst_incarnation; /* as the sender knows it; not in ASK */
 	uint8_t reply;		  /* ASK: in answer to an ASK */
 	uint64_t upstream;	  /* OFFER, ACCEPT: dp_upstream() of the sender's own port */
+	char port[80];		  /* OFFER, ACCEPT: what the sender calls that port */
 	uint32_t pd_id;		  /* names the sender's remote keys */
 	uint32_t nrails;
 	struct dp_twin_info rail[DP_MAX_RAILS]; /* qpn 0: none there */

@@ -35,6 +35,7 @@ struct dp_bond {
 	struct dp_peer *peer;
 	uint32_t peer_pd;
 	uint64_t peer_upstream; /* of its own port */
+	char peer_port[80];	/* what it calls that */
 	struct dp_twin_info mine[DP_MAX_RAILS], theirs[DP_MAX_RAILS]; /* by rail */
 	uint64_t probe_deadline, keys_deadline;
 	struct dp_rpd *rpd; /* until the switch moves it to the QP, and again at the end; put by the control thread */
@@ -69,6 +70,8 @@ void dp_bond_connected(struct dp_bond *b);
 
 /* bond_switch.c: twins to RTS, probe, switch or give up */
 void dp_bond_probe(struct dp_bond *b);
+/* What rail r's port is called. */
+const char *dp_rail_port(const struct dp_qp *q, uint32_t r, char buf[DP_PORT_TEXT]);
 
 /* bond_life.c, any thread */
 void dp_bond_settled(struct dp_qp *q);

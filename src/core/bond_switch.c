@@ -2,6 +2,8 @@
 /* From connected twins to a bonded QP: probe each rail, then switch at a WR boundary. */
 #include "bond_priv.h"
 
+#include "lag.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,12 +56,39 @@ static void compact(struct dp_qp *q)
 	q->nrails = n;
 }
 
+const char *dp_rail_port(const struct dp_qp *q, uint32_t r, char buf[DP_PORT_TEXT])
+{
+	return r ? strcpy(buf, q->rail[r].sib->text) : dp_port_text(q->c->dev, q->init.port_num, q->c->lag, buf);
+}
+
+/* With a bond of ports every rail is pinned to its own; changes of state before RTS would undo it. 0 or -errno. */
+static int pin(struct dp_qp *q, uint32_t r)
+{
+	int lag = r ? q->rail[r].sib->port.lag : q->c->lag, ret = -ECANCELED;
+	char port[DP_PORT_TEXT];
+
+	if (!lag)
+		return 0;
+	if (r) {
+		ret = dp_lag_pin(q->rail[r].twin, lag);
+	} else {
+		dp_take(&q->lock); /* so that the program does not destroy it meanwhile */
+		if (!q->going)
+			ret = dp_lag_pin(q->qp, lag);
+		dp_drop(&q->lock);
+	}
+	if (ret && ret != -ECANCELED)
+		dp_lag_refused(q->c, dp_rail_port(q, r, port), ret);
+	return ret;
+}
+
 static int prepare_rails(struct dp_bond *b)
 {
 	struct dp_qp *q = b->q;
-	char peer[64], port[80];
+	char peer[64], from[64], port[DP_PORT_TEXT];
 
 	dp_gid_text(&b->peer_gid, peer, sizeof(peer));
+	dp_gid_text(&b->my_gid, from, sizeof(from));
 	for (uint32_t r = 0; r < q->nrails; r++) {
 		struct dp_rail *rail = &q->rail[r];
 
@@ -67,11 +96,11 @@ static int prepare_rails(struct dp_bond *b)
 			continue;
 		rail->chain.sge = calloc((size_t)DP_BATCH * (q->cap.max_send_sge ? q->cap.max_send_sge : 1),
 					 sizeof(*rail->chain.sge));
-		snprintf(port, sizeof(port), "%s:%d", r ? rail->sib->port.dev : q->c->dev,
-			 r ? rail->sib->port.port : q->init.port_num);
-		rail->flow = dp_flow_get(port, peer);
+		rail->flow = dp_flow_between(dp_rail_port(q, r, port), from, peer,
+					     r ? b->theirs[r].text : b->peer_port);
 		if (!rail->chain.sge || !rail->flow)
 			return -ENOMEM;
+		atomic_store_explicit(&rail->flow->rail, r, memory_order_relaxed);
 	}
 	q->rpd = b->rpd ? b->rpd : dp_rpd_get(b->peer, b->peer_pd);
 	b->rpd = NULL;
@@ -81,15 +110,26 @@ static int prepare_rails(struct dp_bond *b)
 static void banner(const struct dp_bond *b)
 {
 	struct dp_qp *q = b->q;
-	char peer[64], rails[1024];
+	char peer[64], rails[1024], port[DP_PORT_TEXT];
 	size_t at = 0;
 
 	for (uint32_t r = 0; r < q->nrails && at < sizeof(rails); r++)
-		at += (size_t)snprintf(rails + at, sizeof(rails) - at, "%s%s:%d", r ? " + " : "",
-				       r ? q->rail[r].sib->port.dev : q->c->dev,
-				       r ? q->rail[r].sib->port.port : q->init.port_num);
+		at += (size_t)snprintf(rails + at, sizeof(rails) - at, "%s%s", r ? " + " : "", dp_rail_port(q, r, port));
 	dp_log(DP_LOG_QUIET, "qp 0x%x to %s qp 0x%x: bonded over %s", b->my_qpn,
 	       dp_gid_text(&b->peer_gid, peer, sizeof(peer)), b->peer_qpn, rails);
+}
+
+/* Nothing of ours can go to the peer's twins, or is to, but what it sends over them is answered. */
+static void only_respond(struct dp_bond *b, enum dp_fallback reason)
+{
+	char peer[64];
+
+	b->state = RESPONDER;
+	dp_bond_put_keys(b);
+	if (reason == DP_FB_LAG)
+		dp_stats_unbonded(dp_gid_text(&b->peer_gid, peer, sizeof(peer)), reason);
+	dp_qp_untrack(b->q, reason);
+	dp_bond_settled(b->q);
 }
 
 static void switch_over(struct dp_bond *b)
@@ -114,6 +154,10 @@ static void switch_over(struct dp_bond *b)
 		dp_bond_give_up(b, DP_FB_PROBE_FAILED);
 		return;
 	}
+	if (pin(q, 0)) {
+		only_respond(b, DP_FB_LAG);
+		return;
+	}
 	ret = prepare_rails(b);
 	dp_take(&q->scq->lock);
 	dp_take(&q->lock);
@@ -128,6 +172,8 @@ static void switch_over(struct dp_bond *b)
 			.nrails = q->nrails,
 			.split_min = dp_cfg.split_min,
 			.align = dp_cfg.align,
+			.first = dp_plan_first(dp_peer_instance(dp_self_peer()), dp_peer_instance(b->peer),
+					       DP_INSTANCE_LEN, q->nrails),
 		};
 		set_weights(q);
 		dp_flush_setup(q, b->peer_upstream);
@@ -182,6 +228,17 @@ out:
 	dp_drop(&q->ctl);
 }
 
+/* The peer's READs are answered by the ports of a bond that they came for; else by whichever the driver chose. */
+static void answer_by_all(struct dp_bond *b)
+{
+	struct dp_qp *q = b->q;
+
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (q->rail[r].twin && q->rail[r].sib->port.lag && !dp_twin_rts(q, &q->rail[r], &b->mine[r], &b->theirs[r]))
+			pin(q, r);
+	pin(q, 0);
+}
+
 /* Twins on both sides can receive, and the program's QP is at RTS: try whether anything gets through. */
 void dp_bond_probe(struct dp_bond *b)
 {
@@ -192,10 +249,8 @@ void dp_bond_probe(struct dp_bond *b)
 		access |= q->rail[r].twin &&
 			  (b->theirs[r].access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
 	if (!access) {
-		b->state = RESPONDER;
-		dp_bond_put_keys(b);
-		dp_qp_untrack(q, DP_FB_NO_REMOTE_ACCESS);
-		dp_bond_settled(q);
+		answer_by_all(b);
+		only_respond(b, DP_FB_NO_REMOTE_ACCESS);
 		return;
 	}
 	b->state = PROBING;
@@ -207,6 +262,10 @@ void dp_bond_probe(struct dp_bond *b)
 		if (!q->rail[r].twin)
 			continue;
 		ret = dp_twin_rts(q, &q->rail[r], &b->mine[r], &b->theirs[r]);
+		if (!ret && pin(q, r)) {
+			only_respond(b, DP_FB_LAG);
+			return;
+		}
 		if (!ret)
 			ret = dp_twin_probe(q, &q->rail[r], &b->theirs[r]);
 		if (ret) {

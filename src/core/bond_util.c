@@ -97,11 +97,11 @@ static void on_async(void *arg)
 	}
 }
 
-/* Nobody else reads the siblings' asynchronous events. */
+/* Nobody else reads the siblings' asynchronous events; those of a shared one are the program's. */
 void dp_watch_siblings(struct dp_ctx *c)
 {
 	for (uint32_t i = 0; i < c->nsib; i++)
-		if (c->sib[i].ctx && !c->sib[i].watched && !dp_set_nonblock(c->sib[i].ctx->async_fd) &&
+		if (c->sib[i].ctx && !c->sib[i].shared && !c->sib[i].watched && !dp_set_nonblock(c->sib[i].ctx->async_fd) &&
 		    !dp_peer_watch(c->sib[i].ctx->async_fd, on_async, &c->sib[i]))
 			c->sib[i].watched = true;
 }

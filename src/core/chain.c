@@ -85,6 +85,8 @@ int dp_chain_post0(struct dp_qp *q, unsigned *accepted)
 		for (int k = 0; k < ch->wr[i].num_sge; k++)
 			bytes += ch->wr[i].sg_list[k].length;
 		dp_count(&q->rail[0].flow->bytes, bytes);
+		if (ch->wr[i].opcode == IBV_WR_RDMA_READ)
+			dp_count(&q->rail[0].flow->read_bytes, bytes);
 	}
 	dp_count(&q->rail[0].flow->msgs, *accepted);
 	empty(ch);
@@ -95,7 +97,7 @@ static bool post_sibling(struct dp_rail *rail)
 {
 	struct dp_chain *ch = &rail->chain;
 	struct ibv_send_wr *bad;
-	uint64_t bytes = 0, newest = 0;
+	uint64_t bytes = 0, reads = 0, newest = 0;
 	unsigned msgs = 0;
 	bool ok = true;
 
@@ -106,8 +108,11 @@ static bool post_sibling(struct dp_rail *rail)
 		newest = dp_flush_covers(ch->wr[i].wr_id);
 		if (ch->wr[i].wr_id & DP_FLUSH_BIT)
 			continue;
-		for (int k = 0; k < ch->wr[i].num_sge; k++)
+		for (int k = 0; k < ch->wr[i].num_sge; k++) {
 			bytes += ch->wr[i].sg_list[k].length;
+			if (ch->wr[i].opcode == IBV_WR_RDMA_READ)
+				reads += ch->wr[i].sg_list[k].length;
+		}
 		msgs++;
 	}
 	atomic_fetch_add_explicit(&rail->icq->pending, 1, memory_order_relaxed);
@@ -120,6 +125,8 @@ static bool post_sibling(struct dp_rail *rail)
 		rail->signaled++;
 		dp_count(&rail->flow->bytes, bytes);
 		dp_count(&rail->flow->msgs, msgs);
+		if (reads)
+			dp_count(&rail->flow->read_bytes, reads);
 	}
 	empty(ch);
 	return ok;

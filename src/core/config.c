@@ -329,6 +329,8 @@ static void print_groups(const struct dp_config *cfg, FILE *f)
 			fprintf(f, " %s:%d", g->ports[j].dev, g->ports[j].port);
 			if (g->ports[j].gid_index >= 0)
 				fprintf(f, ":%d", g->ports[j].gid_index);
+			if (g->ports[j].lag)
+				fprintf(f, "%s:%d", g->ports[j].gid_index < 0 ? ":" : "", g->ports[j].lag);
 		}
 		fputc('\n', f);
 	}

@@ -17,11 +17,12 @@ enum dp_flush { DP_FLUSH_AUTO, DP_FLUSH_ACK, DP_FLUSH_READ };
 enum dp_patience_setting { DP_PATIENCE_AUTO, DP_PATIENCE_ALWAYS, DP_PATIENCE_NEVER };
 enum dp_weights { DP_WEIGHTS_EQUAL, DP_WEIGHTS_FIXED, DP_WEIGHTS_RATE };
 
-/* "mlx5_0:1" or "mlx5_0:1:3" (GID index); "mlx5_0" means port 1 */
+/* "mlx5_0:1", "mlx5_0:1:3" (GID index) or "mlx5_bond_0:1::2" (port of a bond); "mlx5_0" means port 1 */
 struct dp_port_name {
 	char dev[DP_DEV_NAME];
 	int port;
 	int gid_index; /* -1: the one that fits the program's */
+	int lag;       /* the physical port of a bond of ports (LAG), from 1 on; 0: whichever the device chooses */
 };
 
 /* One port group. */
@@ -44,6 +45,7 @@ struct dp_config {
 	uint64_t split_min; /* bytes */
 	uint64_t spread_min;
 	uint64_t align;
+	bool lag;	    /* without groups: the ports of a bond form one */
 	enum dp_weights weights;
 	uint32_t weight[DP_MAX_RAILS]; /* weights = fixed: by place in the group; 1..65535 */
 	enum dp_ordering ordering;

@@ -3,6 +3,7 @@
 #include "core.h"
 #include "bond.h"
 #include "gpu.h"
+#include "lag.h"
 #include "group.h"
 #include "nvshmem.h"
 
@@ -34,6 +35,7 @@ static const struct dp_verbs ours = {
 	.destroy_qp = dp_destroy_qp,
 	.qp_to_qp_ex = dp_qp_to_qp_ex,
 	.query_qp_data_in_order = dp_query_qp_data_in_order,
+	.get_async_event = dp_get_async_event,
 	.close_device = dp_close_device,
 };
 
@@ -50,6 +52,7 @@ static const struct dp_core core = {
 static void in_child(void)
 {
 	dp_gpu_after_fork();
+	dp_lag_after_fork();
 	dp_peer_after_fork();
 	dp_ctx_after_fork();
 	dp_qp_after_fork();

@@ -25,6 +25,7 @@
 #include "order.h"
 #include "peer/peer.h"
 #include "plan.h"
+#include "ports.h"
 #include "stats.h"
 
 #define DP_BATCH 16 /* WRs posted with one call */
@@ -48,10 +49,15 @@ struct dp_meter {
 /* A sibling port as seen from one context of the program. */
 struct dp_sib {
 	struct dp_port_name port;
-	char text[80];		 /* "mlx5_1:1" */
+	char text[DP_PORT_TEXT]; /* "mlx5_1:1" */
 	uint32_t place;		 /* in the group */
 	const struct dp_verbs *real;
-	struct ibv_context *ctx; /* opened by us; never patched; NULL: could not be opened (said) */
+	/*
+	 * Opened by us, never patched; NULL: could not be opened (said). shared: another port of the program's bond: it is
+	 * the program's context, and twins' PDs and MRs are the program's own.
+	 */
+	struct ibv_context *ctx;
+	bool shared;
 	struct ibv_device_attr attr;
 	struct dp_hmap twins; /* qp_num there -> struct dp_rail */
 	struct dp_meter meter;
@@ -72,6 +78,8 @@ struct dp_ctx {
 	_Atomic uint32_t nsib;	/* 0 until then, and if there is no group for this process */
 	struct dp_sib *sib;	/* the other ports of the group, in its order */
 	uint32_t place;		/* of the program's own port in the group */
+	int lag;		/* that port of its bond, to which bonded QPs are pinned; 0: they are not */
+	_Atomic bool lag_refused; /* pinning is not possible (said) */
 	struct dp_meter meter[DP_OWN_METERS];
 	struct dp_hmap qpns;	/* qp_num -> struct dp_qp, RC QPs of this context; dp_hmap_get_held() only */
 	struct dp_hmap lkeys;	/* lkey -> struct dp_mr */
@@ -95,6 +103,12 @@ void dp_ctx_each(void (*fn)(struct dp_ctx *c, void *arg), void *arg);
  */
 void dp_ctx_open_siblings(struct dp_ctx *c, const void *addr);
 int dp_close_device(struct ibv_context *ctx);
+/* As the real one, but events of objects that we made in the program's own context (shared siblings) are not given. */
+int dp_get_async_event(struct ibv_context *ctx, struct ibv_async_event *event);
+/* The qp_context and cq_context of all that we make. */
+extern char dp_made_by_us;
+/* A QP could not be pinned (an error of dp_lag_pin()), and no other of c will be bonded: says so, once. */
+void dp_lag_refused(struct dp_ctx *c, const char *port, int err);
 /* In a forked child: locks are free again that other threads of the parent held. */
 void dp_ctx_after_fork(void);
 void dp_qp_after_fork(void);
@@ -111,6 +125,7 @@ struct dp_pd {
 	_Atomic bool settled;
 	dp_lock settling;      /* held over verbs; taken before dp_ctx.lock, nothing else */
 	struct ibv_mr *scratch[DP_MAX_RAILS]; /* by sibling; memory of ours in them; NULL where there is none; flush.c */
+	uint32_t guests;       /* twins of QPs in the program's own PD, on shared siblings; with settling */
 	dp_lock lock;
 	struct dp_hmap rkeys;  /* rkey -> struct dp_mr: what peers ask for */
 };
@@ -120,7 +135,7 @@ struct dp_mr {
 	struct dp_pd *pd;
 	int access;
 	uint32_t lkey, rkey;  /* rail 0's, as in the maps */
-	struct ibv_mr **twin; /* [nsib]; NULL where it failed */
+	struct ibv_mr **twin; /* [nsib]; NULL where it failed; mr itself on a shared sibling */
 	uint32_t *lkeys;      /* [nsib] of the twins */
 	bool usable;	      /* every twin is there */
 	struct dp_holder *holders; /* peers that know the keys; rkeys.c */
@@ -128,7 +143,8 @@ struct dp_mr {
 
 /* flush.c. Memory of ours in the twin of pd on that sibling: where flushes read to. 0 or -errno. [control] */
 int dp_scratch_make(struct dp_pd *pd, uint32_t sib_idx);
-void dp_scratch_drop(struct dp_pd *pd);
+/* Only in the program's own PD (shared siblings), or only in the others. */
+void dp_scratch_drop(struct dp_pd *pd, bool shared);
 #define DP_EVERY_MAX 64 /* bytes of it */
 
 struct dp_pd *dp_pd_find(struct ibv_pd *pd);

@@ -175,7 +175,7 @@ struct dp_icq *dp_icq_get(struct dp_cq *cq, struct dp_sib *sib, uint32_t n)
 			size = (uint32_t)sib->attr.max_cqe;
 		i = size >= n ? calloc(1, sizeof(*i)) : NULL;
 		if (i)
-			i->cq = cq->c->real->create_cq(sib->ctx, (int)size, NULL, NULL, 0);
+			i->cq = cq->c->real->create_cq(sib->ctx, (int)size, &dp_made_by_us, NULL, 0);
 		if (!i || !i->cq) {
 			free(i);
 			i = NULL;

@@ -6,6 +6,7 @@
 #include "core.h"
 #include "bond.h"
 #include "gpu.h"
+#include "lag.h"
 #include "qp.h"
 
 #include <errno.h>
@@ -62,7 +63,8 @@ static void look_for_group(struct dp_ctx *c)
 /* The siblings by name, in sib; their number or -ENOMEM. */
 static int list_siblings(struct dp_ctx *c, const struct dp_port_group *g, int ports)
 {
-	char own[DP_DEV_NAME + 16];
+	char own[DP_PORT_TEXT];
+	bool seen = false;
 	uint32_t n = 0;
 
 	c->sib = calloc((size_t)g->nports, sizeof(*c->sib));
@@ -73,13 +75,15 @@ static int list_siblings(struct dp_ctx *c, const struct dp_port_group *g, int po
 		struct dp_sib *s = &c->sib[n];
 
 		/* another port of a two-port device is a sibling like any other, through a context of our own */
-		if (ports == 1 && !strcmp(p->dev, c->dev)) {
+		if (ports == 1 && !strcmp(p->dev, c->dev) && !seen) {
 			c->place = (uint32_t)i;
-			snprintf(own, sizeof(own), "%s:%d", p->dev, p->port);
-			dp_stats_port(own);
+			c->lag = p->lag;
+			dp_stats_port(dp_port_text(p->dev, p->port, p->lag, own));
+			seen = true;
 			continue;
 		}
-		snprintf(s->text, sizeof(s->text), "%s:%d", p->dev, p->port);
+		s->shared = ports == 1 && !strcmp(p->dev, c->dev);
+		dp_port_text(p->dev, p->port, p->lag, s->text);
 		s->port = *p;
 		s->place = (uint32_t)i;
 		s->real = c->real;
@@ -207,13 +211,34 @@ static struct ibv_context *open_by_name(const struct dp_verbs *real, const char 
 
 static void open_sibling(const struct dp_ctx *c, struct dp_sib *s)
 {
-	s->ctx = open_by_name(c->real, s->port.dev);
+	s->ctx = s->shared ? c->ctx : open_by_name(c->real, s->port.dev);
 	if (s->ctx && c->real->query_device(s->ctx, &s->attr)) {
-		c->real->close_device(s->ctx);
+		if (!s->shared)
+			c->real->close_device(s->ctx);
 		s->ctx = NULL;
 	}
 	if (!s->ctx)
 		dp_warn("%s: cannot open sibling %s: %s; it stays unused", c->dev, s->text, strerror(errno));
+}
+
+/* Are QPs of the group to be pinned, and can they not be? */
+static bool cannot_pin(struct dp_ctx *c, uint32_t n)
+{
+	bool lag = c->lag;
+
+	for (uint32_t i = 0; i < n; i++)
+		lag |= c->sib[i].port.lag != 0;
+	if (!lag || !dp_lag_missing(c->ctx))
+		return false;
+	dp_lag_refused(c, c->dev, -ENOSYS);
+	return true;
+}
+
+void dp_lag_refused(struct dp_ctx *c, const char *port, int err)
+{
+	if (!atomic_exchange(&c->lag_refused, true))
+		dp_warn("%s: queue pairs cannot be pinned to ports of a bond: %s: %s; one port", port, c->dev,
+			dp_lag_error(err));
 }
 
 static void settle(struct dp_ctx *c, const void *addr)
@@ -237,6 +262,8 @@ static void settle(struct dp_ctx *c, const void *addr)
 		dp_info("%s: one port: %s", c->dev, c->why);
 		return;
 	}
+	if (cannot_pin(c, (uint32_t)n))
+		return;
 	for (int i = 0; i < n; i++)
 		open_sibling(c, &c->sib[i]);
 	/* release: whoever sees the number sees them */
@@ -274,6 +301,38 @@ static void free_ctx(struct dp_ctx *c)
 	free(c);
 }
 
+char dp_made_by_us;
+
+static bool of_ours(const struct ibv_async_event *e)
+{
+	switch (e->event_type) {
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_PATH_MIG:
+	case IBV_EVENT_PATH_MIG_ERR:
+		return e->element.qp->qp_context == &dp_made_by_us;
+	case IBV_EVENT_CQ_ERR:
+		return e->element.cq->cq_context == &dp_made_by_us;
+	default:
+		return false;
+	}
+}
+
+int dp_get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
+{
+	const struct dp_verbs *real = dp_stub->real_of(ctx);
+	int ret;
+
+	/* an object is not destroyed before its event is acknowledged, so it can be looked at */
+	while (!(ret = real->get_async_event(ctx, event)) && of_ours(event))
+		real->ack_async_event(event);
+	return ret;
+}
+
 int dp_close_device(struct ibv_context *ctx)
 {
 	unsigned left = 0;
@@ -295,7 +354,7 @@ int dp_close_device(struct ibv_context *ctx)
 	if (!dp_bond_unwatch(c))
 		return 0;
 	for (uint32_t i = 0; i < c->nsib; i++)
-		if (c->sib[i].ctx)
+		if (c->sib[i].ctx && !c->sib[i].shared)
 			real->close_device(c->sib[i].ctx);
 	/* PDs that the program left behind lead to it, and peers may still ask about their MRs */
 	if (!atomic_load(&c->refs))

@@ -27,9 +27,11 @@ int dp_scratch_make(struct dp_pd *pd, uint32_t i)
 	return pd->scratch[i] ? 0 : -errno;
 }
 
-void dp_scratch_drop(struct dp_pd *pd)
+void dp_scratch_drop(struct dp_pd *pd, bool shared)
 {
 	for (uint32_t i = 0; i < pd->c->nsib; i++) {
+		if (pd->c->sib[i].shared != shared)
+			continue;
 		if (pd->scratch[i] && pd->c->real->dereg_mr(pd->scratch[i]))
 			dp_warn("scratch memory on %s could not be freed: %s", pd->c->sib[i].text, strerror(errno));
 		pd->scratch[i] = NULL;

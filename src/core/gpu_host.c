@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 #include "gpu.h"
+#include "group.h"
 #include "ports.h"
 
 static void read_text(char *buf, size_t len, const char *path)
@@ -41,6 +42,7 @@ static void read_uuid(struct dp_host_gpu *gpu, const char *proc)
 	if (n < sizeof(gpu->uuid) && !memchr(at, '?', n)) {
 		memcpy(gpu->uuid, at, n);
 		gpu->uuid[n] = '\0';
+		dp_printable(gpu->uuid);
 	}
 }
 

@@ -71,6 +71,8 @@ static void say_why_not(const struct dp_port_fact *facts, size_t n, const struct
 		say(why, len, f, "is not active", "");
 	else if (!f->sys_image_guid)
 		say(why, len, f, "does not tell its card", "");
+	else if (f->lag_ports)
+		say(why, len, f, "is a bond, whose ports are used with lag = true, or when a file names them", "");
 	else if (twin)
 		say(why, len, f, "may be the same physical port as ", twin->dev);
 	else
@@ -97,6 +99,19 @@ static void gather(struct dp_port_group *g, const struct dp_port_fact *facts, si
 	}
 }
 
+/* The same with the physical ports of a bond. */
+static void gather_lag(struct dp_port_group *g, const struct dp_port_fact *f)
+{
+	for (int i = 1; i <= f->lag_ports && g->nports < DP_MAX_RAILS; i++) {
+		struct dp_port_name *p = &g->ports[g->nports++];
+
+		memcpy(p->dev, f->dev, sizeof(p->dev));
+		p->port = f->port;
+		p->gid_index = -1;
+		p->lag = i;
+	}
+}
+
 int dp_groups_from_facts(struct dp_config *cfg, struct dp_port_fact *facts, size_t n, char *why, size_t len)
 {
 	int before = cfg->ngroups, wrong_weights = 0;
@@ -106,14 +121,17 @@ int dp_groups_from_facts(struct dp_config *cfg, struct dp_port_fact *facts, size
 	qsort(facts, n, sizeof(*facts), by_name);
 	for (size_t i = 0; i < n; i++) {
 		const struct dp_port_fact *f = &facts[i];
-		bool first = usable(f);
+		bool lag = cfg->lag && f->lag_ports > 1, first = usable(f);
 		struct dp_port_group g = { .gpu = -1 }, *dst;
 
-		for (size_t j = 0; j < i && first; j++)
+		for (size_t j = 0; j < i && first && !lag; j++)
 			first = !usable(&facts[j]) || !dp_facts_same_card(&facts[j], f);
 		if (!first)
 			continue;
-		gather(&g, facts, n, f);
+		if (lag)
+			gather_lag(&g, f);
+		else
+			gather(&g, facts, n, f);
 		if (g.nports < 2)
 			continue;
 		if (cfg->weights == DP_WEIGHTS_FIXED && cfg->nweights != g.nports) {

@@ -27,6 +27,7 @@ struct dp_port_fact {
 	int pci_function;     /* the last digit of its PCI address; -1: not a PCI device */
 	char phys_port[32];   /* phys_port_name of its netdev; "": unknown */
 	char phys_switch[68]; /* phys_switch_id of its netdev; "": unknown */
+	int lag_ports;	      /* a bond of so many physical ports; 0: it is none */
 };
 
 /* "a virtual function", "physical" */
@@ -40,12 +41,14 @@ bool dp_facts_same_port(const struct dp_port_fact *a, const struct dp_port_fact 
  * InfiniBand, the one of its device with the number of the port. Whether there is one.
  */
 bool dp_port_netdev(const char *dev_dir, int port, char *name, size_t len);
+/* The members of the bond that a port is ("eth0 eth1"), whose netdev this is; "": it is none. */
+void dp_port_bond(const char *sysfs, const char *dev, const char *netdev, char *members, size_t len);
 
 /*
  * Appends one group, for any GPU, for each card with two or more different physical ports, in the order of the
  * device names; sorts facts so. Which ports are different: those with different phys_port_name; where that is
  * unknown, those with a different PCI function or port number (the functions of one port in two slots, as with
- * Socket Direct, have the same function number). If none was found, why says why not. Returns the number of
+ * Socket Direct, have the same function number). With cfg->lag, the physical ports of a bond are a group, too. If none was found, why says why not. Returns the number of
  * groups or -ENOMEM.
  */
 int dp_groups_from_facts(struct dp_config *cfg, struct dp_port_fact *facts, size_t n, char *why, size_t len);
@@ -59,7 +62,9 @@ int dp_port_facts_read(const char *sysfs, struct dp_port_fact **facts, size_t *n
  */
 int dp_groups_from_card(struct dp_config *cfg, const char *sysfs, char *why, size_t len);
 
-/* The first line of the file whose path fmt gives; "" and -errno if it cannot be read. group_sysfs.c */
+/* Puts a question mark for each byte that a terminal might obey. */
+void dp_printable(char *text);
+/* The first line of the file whose path fmt gives, so made printable; "" and -errno if it cannot be read. group_sysfs.c */
 int dp_sysfs_line(char *buf, size_t len, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

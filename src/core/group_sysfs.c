@@ -10,6 +10,13 @@
 #include <unistd.h>
 #include "group.h"
 
+void dp_printable(char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char)*text < ' ' || (unsigned char)*text >= 0x7f)
+			*text = '?';
+}
+
 int dp_sysfs_line(char *buf, size_t len, const char *fmt, ...)
 {
 	char path[PATH_MAX];
@@ -34,6 +41,7 @@ int dp_sysfs_line(char *buf, size_t len, const char *fmt, ...)
 		return (int)n;
 	buf[n] = '\0';
 	buf[strcspn(buf, "\n")] = '\0';
+	dp_printable(buf);
 	return 0;
 }
 
@@ -127,9 +135,28 @@ static bool is_representor(const char *phys_port)
 	return pf && (strstr(pf, "vf") || strstr(pf, "sf"));
 }
 
+void dp_port_bond(const char *sysfs, const char *dev, const char *netdev, char *members, size_t len)
+{
+	dp_sysfs_line(members, len, "%s/class/net/%s/bonding/slaves", sysfs, netdev);
+	/* mlx5_bond_0's netdev may be shown as the first member */
+	if (!members[0] && strstr(dev, "bond"))
+		dp_sysfs_line(members, len, "%s/class/net/%s/master/bonding/slaves", sysfs, netdev);
+}
+
+static int words(const char *text)
+{
+	int n = 0;
+
+	for (text += strspn(text, " "); *text; text += strspn(text, " ")) {
+		text += strcspn(text, " ");
+		n++;
+	}
+	return n;
+}
+
 static void read_port(struct dp_port_fact *f, const char *sysfs, const char *dev_dir)
 {
-	char text[64], netdev[64];
+	char text[256], netdev[64];
 
 	dp_sysfs_line(text, sizeof(text), "%s/ports/%d/state", dev_dir, f->port);
 	f->active = strstr(text, "ACTIVE") && !strstr(text, "DEFER"); /* "4: ACTIVE", "5: ACTIVE_DEFER" */
@@ -141,6 +168,8 @@ static void read_port(struct dp_port_fact *f, const char *sysfs, const char *dev
 	dp_sysfs_line(f->phys_switch, sizeof(f->phys_switch), "%s/class/net/%s/phys_switch_id", sysfs, netdev);
 	if (f->kind == DP_PORT_PHYSICAL && is_representor(f->phys_port))
 		f->kind = DP_PORT_REPRESENTOR;
+	dp_port_bond(sysfs, f->dev, netdev, text, sizeof(text));
+	f->lag_ports = words(text) > 1 ? words(text) : 0;
 }
 
 static int read_device(const char *sysfs, const char *dev, struct dp_port_fact **facts, size_t *n)
@@ -152,11 +181,13 @@ static int read_device(const char *sysfs, const char *dev, struct dp_port_fact *
 	int ret = 0;
 	DIR *d;
 
-	if (strlen(dev) >= sizeof(f.dev) ||
+	memcpy(f.dev, dev, strnlen(dev, sizeof(f.dev) - 1));
+	dp_printable(f.dev);
+	/* what no list of ports could name: */
+	if (strcmp(f.dev, dev) || strpbrk(dev, " :,;\"") ||
 	    snprintf(dev_dir, sizeof(dev_dir), "%s/class/infiniband/%s", sysfs, dev) >= (int)sizeof(dev_dir) ||
 	    snprintf(path, sizeof(path), "%s/ports", dev_dir) >= (int)sizeof(path))
-		return 0; /* no device has such a name */
-	strcpy(f.dev, dev);
+		return 0;
 	f.sys_image_guid = read_guid(dev_dir);
 	read_parent(&f, dev_dir);
 	d = opendir(path);

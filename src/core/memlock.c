@@ -16,9 +16,12 @@ struct choice {
 static void choose(struct dp_mr_rec *r, void *arg)
 {
 	struct choice *ch = arg;
-	bool held;
+	bool held, own = false;
 
-	if (!r->m.usable || r->kept == ch->round || atomic_load(&r->m.pd->c->closed))
+	/* what is the program's own costs nothing */
+	for (uint32_t i = 0; i < r->m.pd->c->nsib; i++)
+		own |= r->m.twin[i] && r->m.twin[i] != r->m.mr;
+	if (!own || !r->m.usable || r->kept == ch->round || atomic_load(&r->m.pd->c->closed))
 		return;
 	dp_take(&r->m.pd->lock);
 	held = dp_holders_any(r->m.holders);

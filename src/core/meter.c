@@ -62,17 +62,43 @@ static void completed(struct dp_meter *m, uint64_t bytes, uint64_t now)
 		m->since = 0;
 }
 
+/*
+ * Of a flow: how long it had something to send. Signals alone are no work for a port: what they take is the round trip.
+ */
+static void advance(struct dp_flow *f, uint64_t sent, uint64_t arrived, uint64_t now)
+{
+	bool was;
+
+	dp_take(&f->lock);
+	was = f->open >= dp_cfg.align;
+	f->open += sent - arrived;
+	f->acked += arrived;
+	if (was)
+		f->busy_ns += now - f->busy_since;
+	f->busy_since = now;
+	dp_drop(&f->lock);
+}
+
+/* Reading the clock for each list of requests is only worth it where somebody will read the answer. */
+static bool timed(void)
+{
+	return dp_cfg.diag_json[0];
+}
+
 static void update(struct dp_qp *q, uint32_t r, uint64_t now)
 {
 	const struct dp_order *o = &q->order;
 	struct dp_rail *rail = &q->rail[r];
+	uint64_t sent = o->sent[r] - rail->metered_sent, arrived = o->arrived[r] - rail->metered_arrived;
 	struct dp_meter *m = meter_of(q, r);
 
+	if (timed() && rail->flow)
+		advance(rail->flow, sent, arrived, now);
 	/* refused requests were taken back: then sent may have fallen */
 	dp_take(&m->lock);
-	m->open += o->sent[r] - rail->metered_sent;
-	if (o->arrived[r] != rail->metered_arrived)
-		completed(m, o->arrived[r] - rail->metered_arrived, now);
+	m->open += sent;
+	if (arrived)
+		completed(m, arrived, now);
 	m->planned += o->bytes[r] - rail->metered_planned;
 	m->qps += (o->bytes[r] != 0) - (rail->metered_planned != 0);
 	dp_drop(&m->lock);
@@ -86,7 +112,7 @@ void dp_meter_update(struct dp_qp *q)
 	const struct dp_order *o = &q->order;
 	uint64_t now = 0;
 
-	if (!dp_meter_needed(q))
+	if (!dp_meter_needed(q) && !timed())
 		return;
 	for (uint32_t r = 0; r < q->nrails; r++) {
 		if (o->sent[r] == q->rail[r].metered_sent && o->arrived[r] == q->rail[r].metered_arrived &&
@@ -106,6 +132,8 @@ void dp_meter_drop(struct dp_qp *q)
 
 		if (r && !rail->sib)
 			continue;
+		if (timed() && rail->flow)
+			advance(rail->flow, rail->metered_arrived - rail->metered_sent, 0, dp_now_ns());
 		m = meter_of(q, r);
 		dp_take(&m->lock);
 		m->open -= rail->metered_sent - rail->metered_arrived;

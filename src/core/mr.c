@@ -129,7 +129,8 @@ void dp_mr_twins_drop(struct dp_mr_rec *r)
 
 	r->m.usable = false;
 	for (uint32_t i = 0; i < c->nsib; i++) {
-		int err = r->m.twin[i] ? c->real->dereg_mr(r->m.twin[i]) : 0;
+		/* on a shared sibling it is the program's own, perhaps gone by now */
+		int err = r->m.twin[i] && r->m.twin[i] != r->m.mr ? c->real->dereg_mr(r->m.twin[i]) : 0;
 
 		if (err)
 			dp_warn("twin of a memory region on %s could not be freed: %s", c->sib[i].text, strerror(err));
@@ -151,7 +152,7 @@ void dp_mr_twins_make(struct dp_mr_rec *r)
 		if (!pd->twin[i])
 			continue;
 		errno = 0;
-		twin = dp_mr_register(c->real, pd->twin[i], dp_key_dev(c->sib[i].port.dev), &r->how);
+		twin = c->sib[i].shared ? r->m.mr : dp_mr_register(c->real, pd->twin[i], dp_key_dev(c->sib[i].port.dev), &r->how);
 		if (!twin) {
 			int err = errno;
 

@@ -416,7 +416,7 @@ static struct dp_holder *record_new(const struct dp_mr_rec *r)
 	h->key[h->nkeys++].key = SEQ_KEY | h->seq;
 	h->key[h->nkeys++].key = key_of(r->dev, r->m.rkey);
 	for (uint32_t i = 0; i < c->nsib; i++)
-		if (r->m.twin[i])
+		if (r->m.twin[i] && r->m.twin[i] != r->m.mr)
 			h->key[h->nkeys++].key = key_of(dp_key_dev(c->sib[i].port.dev), r->m.twin[i]->rkey);
 	for (uint32_t i = 0; i < h->nkeys; i++)
 		h->key[i].h = h;

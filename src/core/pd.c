@@ -81,9 +81,9 @@ static void unpublish_id(struct dp_pd *pd)
 
 static void drop_twins(struct dp_pd *pd)
 {
-	dp_scratch_drop(pd);
+	dp_scratch_drop(pd, false);
 	for (uint32_t i = 0; i < pd->c->nsib; i++) {
-		int err = pd->twin[i] ? pd->c->real->dealloc_pd(pd->twin[i]) : 0;
+		int err = pd->twin[i] && !pd->c->sib[i].shared ? pd->c->real->dealloc_pd(pd->twin[i]) : 0;
 
 		if (err)
 			dp_warn("twin of a protection domain on %s could not be freed: %s", pd->c->sib[i].text,
@@ -106,7 +106,7 @@ void dp_pd_settle(struct dp_pd *pd, const void *addr)
 	for (uint32_t i = 0; i < c->nsib; i++) {
 		if (!c->sib[i].ctx)
 			continue;
-		pd->twin[i] = c->real->alloc_pd(c->sib[i].ctx);
+		pd->twin[i] = c->sib[i].shared ? pd->pd : c->real->alloc_pd(c->sib[i].ctx);
 		if (!pd->twin[i])
 			dp_warn("%s: no protection domain on %s: %s", c->dev, c->sib[i].text, strerror(errno));
 	}
@@ -177,6 +177,11 @@ int dp_dealloc_pd(struct ibv_pd *pd)
 		return EOPNOTSUPP;
 	if (!p)
 		return real->dealloc_pd(pd);
+	/* memory of ours in the program's own PD would keep it busy; a QP's twin that needs it later registers it again */
+	dp_take(&p->settling);
+	if (!p->guests)
+		dp_scratch_drop(p, true);
+	dp_drop(&p->settling);
 	/* before the real one: another thread may be given the same pointer at once */
 	dp_hmap_del(&pds, (uint64_t)(uintptr_t)pd);
 	ret = real->dealloc_pd(pd);

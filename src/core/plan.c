@@ -52,6 +52,16 @@ unsigned dp_plan_cut(const struct dp_plan_policy *pol, uint64_t raddr, uint64_t 
 	return n;
 }
 
+/* FNV-1a, and its upper half, whose bits all depend on every byte */
+uint32_t dp_plan_first(const uint8_t *mine, const uint8_t *peers, size_t len, uint32_t nrails)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+	for (size_t i = 0; i < 2 * len; i++)
+		h = (h ^ (i < len ? mine[i] : peers[i - len])) * UINT64_C(0x100000001b3);
+	return (uint32_t)((h >> 32) % nrails);
+}
+
 bool dp_plan_wait(const struct dp_patience *p)
 {
 	/* in bytes: what a port sends in two round trips */

@@ -7,6 +7,7 @@
 #define DUALPORT_PLAN_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <infiniband/verbs.h>
 #include "config.h"
@@ -33,6 +34,13 @@ struct dp_part {
  * Returns the number of rails with bytes.
  */
 unsigned dp_plan_cut(const struct dp_plan_policy *pol, uint64_t raddr, uint64_t len, struct dp_part *part);
+
+/*
+ * The rail that gets the first bytes, of nrails, between two processes: the same for all their QPs, and as good as drawn
+ * anew for each other pair. Cuts are rounded, so first parts are longer; without this all that a receiver gets would be
+ * longer on its first port. mine, peers: what each is known by, len bytes; in the other direction it is another one.
+ */
+uint32_t dp_plan_first(const uint8_t *mine, const uint8_t *peers, size_t len, uint32_t nrails);
 
 /* Whether to cut a bulk WR whose sibling parts have to wait until rail 0 acknowledges what stands before it. */
 struct dp_patience {

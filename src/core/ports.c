@@ -41,33 +41,58 @@ int dp_port_parse(const char *text, struct dp_port_name *port, char *why, size_t
 			return -EINVAL;
 		}
 	}
-	if (*s) {
+	if (*s && s[1] == ':') { /* a bond's port, and any GID */
+		s++;
+	} else if (*s) {
 		s = small_number(s + 1, &port->gid_index);
-		if (!s || *s)
+		if (!s)
 			goto bad;
 		if (port->gid_index > 255) {
 			snprintf(why, len, "\"%s\": GID index %d is not in 0..255", text, port->gid_index);
 			return -EINVAL;
 		}
 	}
+	if (*s) {
+		s = small_number(s + 1, &port->lag);
+		if (!s || *s)
+			goto bad;
+		if (port->lag < 1 || port->lag > 255) {
+			snprintf(why, len, "\"%s\": port %d of a bond is not in 1..255", text, port->lag);
+			return -EINVAL;
+		}
+	}
 	return 0;
 bad:
-	snprintf(why, len, "\"%s\" is not a port (device:number or device:number:gid_index, as mlx5_0:1)", text);
+	snprintf(why, len, "\"%s\" is not a port (device:number, device:number:gid_index or "
+		 "device:number:gid_index:lag_port, as mlx5_0:1 or mlx5_bond_0:1::2)", text);
 	return -EINVAL;
+}
+
+const char *dp_port_text(const char *dev, int port, int lag, char buf[DP_PORT_TEXT])
+{
+	if (lag)
+		snprintf(buf, DP_PORT_TEXT, "%s:%d::%d", dev, port, lag);
+	else
+		snprintf(buf, DP_PORT_TEXT, "%s:%d", dev, port);
+	return buf;
 }
 
 int dp_group_add_port(struct dp_port_group *g, const char *text, char *why, size_t len)
 {
 	struct dp_port_name port;
+	char name[DP_PORT_TEXT];
 	int ret = dp_port_parse(text, &port, why, len);
 
 	if (ret)
 		return ret;
-	for (int i = 0; i < g->nports; i++)
-		if (g->ports[i].port == port.port && !strcmp(g->ports[i].dev, port.dev)) {
-			snprintf(why, len, "port %s:%d is twice in one group", port.dev, port.port);
-			return -EINVAL;
-		}
+	for (int i = 0; i < g->nports; i++) {
+		if (g->ports[i].port != port.port || strcmp(g->ports[i].dev, port.dev))
+			continue;
+		if (g->ports[i].lag && port.lag && g->ports[i].lag != port.lag)
+			continue;
+		snprintf(why, len, "port %s is twice in one group", dp_port_text(port.dev, port.port, port.lag, name));
+		return -EINVAL;
+	}
 	if (g->nports == DP_MAX_RAILS) {
 		snprintf(why, len, "more than %d ports in one group", DP_MAX_RAILS);
 		return -EINVAL;

@@ -7,8 +7,11 @@
 #include <stddef.h>
 #include "config.h"
 
-/* "mlx5_0:1", "mlx5_0:1:3", "mlx5_0". 0 or -EINVAL. */
+/* "mlx5_0:1", "mlx5_0:1:3", "mlx5_0", "mlx5_bond_0:1::2", "mlx5_bond_0:1:3:2". 0 or -EINVAL. */
 int dp_port_parse(const char *text, struct dp_port_name *port, char *why, size_t len);
+/* What a port is called in messages and tables, which is enough to tell it from others: "mlx5_0:1", "mlx5_bond_0:1::2". */
+#define DP_PORT_TEXT (DP_DEV_NAME + 16)
+const char *dp_port_text(const char *dev, int port, int lag, char buf[DP_PORT_TEXT]);
 /* Appends a port to g. 0 or -EINVAL: spelled wrong, there already, no room. */
 int dp_group_add_port(struct dp_port_group *g, const char *text, char *why, size_t len);
 /* Is this a group to work with? 0 or -EINVAL. */

@@ -94,9 +94,9 @@ static void classify(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_cl
 /* The rail with the fewest outstanding bytes. */
 static uint32_t emptiest(const struct dp_qp *q)
 {
-	uint32_t best = 0;
+	uint32_t best = q->policy.first; /* of equal ones that by which this peer begins */
 
-	for (uint32_t r = 1; r < q->nrails; r++)
+	for (uint32_t r = 0; r < q->nrails; r++)
 		if (q->order.bytes[r] < q->order.bytes[best])
 			best = r;
 	return best;

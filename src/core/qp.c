@@ -29,6 +29,8 @@ static int why_native(const struct dp_qp *q, bool qp_ex)
 	if (!q->pd)
 		return DP_FB_NO_TWIN_DEVICE;
 	dp_pd_settle(q->pd, NULL);
+	if (atomic_load_explicit(&q->c->lag_refused, memory_order_relaxed))
+		return DP_FB_LAG;
 	if (!q->c->nsib)
 		return DP_FB_NO_GROUP;
 	for (uint32_t i = 0; i < q->c->nsib; i++)

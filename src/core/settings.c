@@ -339,6 +339,8 @@ static void format_groups(const struct dp_config *cfg, char *buf, size_t len)
 			at += (size_t)snprintf(buf + at, len - at, "%s%s:%d", j ? "," : i ? ";" : "", p->dev, p->port);
 			if (p->gid_index >= 0 && at < len)
 				at += (size_t)snprintf(buf + at, len - at, ":%d", p->gid_index);
+			if (p->lag && at < len)
+				at += (size_t)snprintf(buf + at, len - at, "%s:%d", p->gid_index < 0 ? ":" : "", p->lag);
 		}
 }
 

@@ -33,6 +33,9 @@ enum dp_setting_type {
 	  "If false, the library stays out of the process: everything goes as if it were not loaded.")                 \
 	X(GPUS, "", "gpus", "DUALPORT_PORTS", DP_T_PORTS, groups, 0, 0, "", NULL,                                      \
 	  "The port groups. Without any, the active physical ports of each card form a group. See PORT GROUPS.")       \
+	X(LAG, "", "lag", "DUALPORT_LAG", DP_T_BOOL, lag, 0, 0, "false", NULL,                                         \
+	  "If true, and no file or variable names port groups: the physical ports of a bond (RoCE LAG, mlx5_bond_0) "  \
+	  "form a group. See BONDS.")                                                                                  \
 	X(GPU, "", NULL, "DUALPORT_GPU", DP_T_GPU, gpu, 0, 0, "", NULL,                                                \
 	  "The GPU of this process: an index, a PCI address, a UUID, or none. By default what the CUDA driver says, "  \
 	  "else the local rank that a job launcher gives. See WHICH GROUP IS USED.")                                   \

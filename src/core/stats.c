@@ -97,15 +97,24 @@ static void copy_name(char *dst, size_t size, const char *src)
 
 struct dp_flow *dp_flow_get(const char *port, const char *peer)
 {
+	return dp_flow_between(port, "", peer, "");
+}
+
+struct dp_flow *dp_flow_between(const char *port, const char *from, const char *peer, const char *to)
+{
 	struct dp_flow *head = atomic_load_explicit(&flows, memory_order_acquire);
 	struct dp_flow *seen = NULL, *flow = NULL;
-	char key_port[sizeof(flow->port)], key_peer[sizeof(flow->peer)];
+	char key_port[sizeof(flow->port)], key_peer[sizeof(flow->peer)], key_from[sizeof(flow->from)];
+	char key_to[sizeof(flow->to)];
 
 	copy_name(key_port, sizeof(key_port), port);
 	copy_name(key_peer, sizeof(key_peer), peer);
+	copy_name(key_from, sizeof(key_from), from);
+	copy_name(key_to, sizeof(key_to), to);
 	for (;;) {
 		for (struct dp_flow *f = head; f != seen; f = f->next)
-			if (!strcmp(f->port, key_port) && !strcmp(f->peer, key_peer)) {
+			if (!strcmp(f->port, key_port) && !strcmp(f->peer, key_peer) && !strcmp(f->to, key_to) &&
+			    !strcmp(f->from, key_from)) {
 				free(flow);
 				return f;
 			}
@@ -115,6 +124,9 @@ struct dp_flow *dp_flow_get(const char *port, const char *peer)
 			return NULL;
 		strcpy(flow->port, key_port);
 		strcpy(flow->peer, key_peer);
+		strcpy(flow->from, key_from);
+		strcpy(flow->to, key_to);
+		dp_lock_init(&flow->lock);
 		/*
 		 * A head that changed means that others added flows in front of it, perhaps this one: look through
 		 * those. Release: whoever finds the flow by the head also sees its names and its next.
@@ -134,7 +146,7 @@ void dp_stats_port(const char *port)
 
 /* A flow as it was at one moment. */
 struct row {
-	const struct dp_flow *flow;
+	struct dp_flow *flow;
 	uint64_t bytes, msgs;
 };
 
@@ -145,6 +157,9 @@ void dp_stats_after_fork(void)
 	for (struct dp_flow *f = atomic_load_explicit(&flows, memory_order_relaxed); f; f = f->next) {
 		atomic_store_explicit(&f->bytes, 0, memory_order_relaxed);
 		atomic_store_explicit(&f->msgs, 0, memory_order_relaxed);
+		atomic_store_explicit(&f->read_bytes, 0, memory_order_relaxed);
+		dp_lock_init(&f->lock);
+		f->open = f->acked = f->busy_ns = 0;
 	}
 }
 
@@ -328,6 +343,25 @@ static void json_ports(FILE *f, const struct row *rows, size_t n)
 	}
 }
 
+/* What dualport report knows rail pairs by, and how fast they were. */
+static void json_pair(FILE *f, struct dp_flow *flow)
+{
+	uint64_t acked, busy;
+
+	if (!flow->to[0])
+		return;
+	dp_take(&flow->lock);
+	acked = flow->acked;
+	busy = flow->busy_ns;
+	dp_drop(&flow->lock);
+	fputs(",\"from\":", f);
+	dp_json_string(f, flow->from);
+	fputs(",\"to\":", f);
+	dp_json_string(f, flow->to);
+	fprintf(f, ",\"rail\":%u,\"read_bytes\":%" PRIu64 ",\"acked_bytes\":%" PRIu64 ",\"busy_ns\":%" PRIu64,
+		(unsigned)atomic_load_explicit(&flow->rail, memory_order_relaxed), load(&flow->read_bytes), acked, busy);
+}
+
 static void json_flows(FILE *f, const struct row *rows, size_t n)
 {
 	bool first = true;
@@ -339,7 +373,9 @@ static void json_flows(FILE *f, const struct row *rows, size_t n)
 		dp_json_string(f, rows[i].flow->port);
 		fprintf(f, ",\"peer\":");
 		dp_json_string(f, rows[i].flow->peer);
-		fprintf(f, ",\"tx_bytes\":%" PRIu64 ",\"tx_msgs\":%" PRIu64 "}", rows[i].bytes, rows[i].msgs);
+		fprintf(f, ",\"tx_bytes\":%" PRIu64 ",\"tx_msgs\":%" PRIu64, rows[i].bytes, rows[i].msgs);
+		json_pair(f, rows[i].flow);
+		fputc('}', f);
 		first = false;
 	}
 }

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include "lock.h"
 
 /* Why a QP, a memory region or a WR went as on one port. The strings are keys of the JSON. */
 #define DP_FALLBACKS(X)                                                                                               \
@@ -21,6 +22,7 @@
 	X(NO_PEER, "no-peer")		       /* QP: nobody answers at the peer's address */                         \
 	X(PEER_REFUSED, "peer-refused")	       /* QP: the peer's library cannot bond it */                            \
 	X(NO_REMOTE_ACCESS, "no-remote-access") /* QP: its peer allows neither WRITE nor READ */                      \
+	X(LAG, "lag-refused")		       /* QP: it could not be pinned to one port of a bond */                 \
 	X(PROBE_FAILED, "probe-failed")	       /* QP: no sibling path works */                                        \
 	X(TWIN_QP_FAILED, "twin-qp-failed")    /* QP: twin could not be created or connected */                       \
 	X(RAIL_LOST, "rail-lost")	       /* QP: a sibling failed while in use */                                \
@@ -46,9 +48,16 @@ const char *dp_fallback_str(enum dp_fallback reason);
 /* Traffic of bonded QPs from one port of ours to one peer. Writers add with relaxed atomics. */
 struct dp_flow {
 	_Atomic uint64_t bytes; /* payload of the WRs posted, READs included */
+	_Atomic uint64_t read_bytes; /* of READs, which come from there */
 	_Atomic uint64_t msgs;	/* fragments posted that carry payload, and signals */
 	char port[80];		/* "mlx5_0:1" */
 	char peer[80];		/* address of the peer's rail-0 port as text */
+	char from[80];		/* the same of ours; "": unknown */
+	char to[80];		/* what the peer calls its port at the other end; "": unknown */
+	_Atomic uint32_t rail;	/* of the QPs; 0: the program's own port */
+	dp_lock lock;		/* a leaf; of the rest, which meter.c keeps if it is to be written */
+	uint64_t open, acked;	/* bytes posted and not completed; completed */
+	uint64_t busy_ns, busy_since; /* there was something to send; until then */
 	struct dp_flow *next;	/* private */
 };
 
@@ -97,6 +106,8 @@ static inline void dp_fallback(enum dp_fallback reason)
 
 /* Finds or makes the flow; lives until the process ends. NULL when out of memory. */
 struct dp_flow *dp_flow_get(const char *port, const char *peer);
+/* The same where both ends of the rail are known: a flow of its own. */
+struct dp_flow *dp_flow_between(const char *port, const char *from, const char *peer, const char *to);
 /* Makes the port known, so that it is printed even if nothing went over it. */
 void dp_stats_port(const char *port);
 

@@ -105,6 +105,11 @@ static int sibling_gid(struct dp_qp *q, struct dp_sib *sib, int gids, struct dp_
 	if (dp_gid_of(q->c->real, q->c->ctx, q->init.port_num, q->rtr.ah_attr.grh.sgid_index, &want, &want_type,
 		      NULL))
 		return -ENOENT;
+	if (sib->shared && sib->port.gid_index < 0) {
+		mine->gid = want;
+		mine->sgid_index = q->rtr.ah_attr.grh.sgid_index;
+		return 0;
+	}
 	i = sib->port.gid_index >= 0 ? sib->port.gid_index : 0;
 	end = sib->port.gid_index >= 0 ? i + 1 : gids;
 	for (; i < end; i++) {
@@ -140,12 +145,42 @@ static uint8_t at_least_1(uint8_t n, int limit)
 	return n ? n : 1;
 }
 
+/* The twin, and memory for its flushes; without that there are none, which is said when one is needed. */
+static int create(struct dp_qp *q, struct dp_rail *rail, struct ibv_qp_init_attr *init)
+{
+	struct dp_pd *pd = q->pd;
+	int ret = 0;
+
+	dp_take(&pd->settling);
+	rail->twin = q->c->real->create_qp(pd->twin[rail->sib_idx], init);
+	if (!rail->twin) {
+		ret = -errno;
+		goto out;
+	}
+	pd->guests += rail->sib->shared;
+	if (dp_cfg.flush != DP_FLUSH_ACK && !dp_scratch_make(pd, rail->sib_idx))
+		rail->scratch_lkey = pd->scratch[rail->sib_idx]->lkey;
+out:
+	dp_drop(&pd->settling);
+	return ret;
+}
+
+static int destroy(struct dp_qp *q, struct dp_rail *rail)
+{
+	int ret = q->c->real->destroy_qp(rail->twin);
+
+	dp_take(&q->pd->settling);
+	q->pd->guests -= rail->sib->shared;
+	dp_drop(&q->pd->settling);
+	return ret;
+}
+
 int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *mine)
 {
 	const struct dp_verbs *real = q->c->real;
 	struct dp_sib *sib = rail->sib;
 	struct ibv_port_attr port;
-	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .qp_context = &dp_made_by_us };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
 	uint32_t slack = SQ_SLACK + (dp_cfg.flush == DP_FLUSH_ACK ? 0 : DP_FLUSH_SLOTS);
 	uint32_t depth = q->cap.max_send_wr + slack;
@@ -183,15 +218,10 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 	init.cap.max_recv_wr = init.cap.max_recv_sge = 1;
 	rail->icq_used = depth;
 	rail->sq_size = depth > slack ? depth - slack : 1;
-	rail->twin = real->create_qp(q->pd->twin[rail->sib_idx], &init);
-	if (!rail->twin) {
-		ret = -errno;
+	ret = create(q, rail, &init);
+	if (ret)
 		goto put_icq;
-	}
 	rail->max_sge = init.cap.max_send_sge;
-	/* without it there are no flushes, which is said when one is needed */
-	if (dp_cfg.flush != DP_FLUSH_ACK && !dp_scratch_make(q->pd, rail->sib_idx))
-		rail->scratch_lkey = q->pd->scratch[rail->sib_idx]->lkey;
 	attr.pkey_index = sibling_pkey(q, sib);
 	attr.port_num = (uint8_t)sib->port.port;
 	attr.qp_access_flags = q->init.qp_access_flags;
@@ -212,7 +242,7 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 	if (!ret)
 		return 0;
 destroy:
-	real->destroy_qp(rail->twin);
+	destroy(q, rail);
 	rail->twin = NULL;
 put_icq:
 	dp_icq_put(q->scq, rail->icq, rail->icq_used);
@@ -321,7 +351,7 @@ void dp_twin_destroy(struct dp_qp *q, struct dp_rail *rail)
 	dp_take(&q->scq->lock);
 	dp_hmap_del(&rail->sib->twins, rail->twin->qp_num);
 	dp_drop(&q->scq->lock);
-	ret = q->c->real->destroy_qp(rail->twin);
+	ret = destroy(q, rail);
 	if (ret)
 		dp_info("qp 0x%x: destroy of twin 0x%x: %s", q->qp_num, rail->twin->qp_num, strerror(ret));
 	rail->twin = NULL;

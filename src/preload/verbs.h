@@ -59,6 +59,8 @@
 	X(struct ibv_qp_ex *, qp_to_qp_ex, "IBVERBS_1.6", (struct ibv_qp * qp), (qp))                                 \
 	X(int, query_qp_data_in_order, "IBVERBS_1.14",                                                                \
 	  (struct ibv_qp * qp, enum ibv_wr_opcode op, uint32_t flags), (qp, op, flags))                               \
+	X(int, get_async_event, "IBVERBS_1.1", (struct ibv_context * ctx, struct ibv_async_event * event),            \
+	  (ctx, event))                                                                                               \
 	X(int, close_device, "IBVERBS_1.1", (struct ibv_context * ctx), (ctx))
 
 #define DP_VERBS_USED(X)                                                                                              \
@@ -76,8 +78,6 @@
 	X(int, query_qp, "IBVERBS_1.1",                                                                               \
 	  (struct ibv_qp * qp, struct ibv_qp_attr * attr, int mask, struct ibv_qp_init_attr *init),                   \
 	  (qp, attr, mask, init))                                                                                     \
-	X(int, get_async_event, "IBVERBS_1.1", (struct ibv_context * ctx, struct ibv_async_event * event),            \
-	  (ctx, event))                                                                                               \
 	X(void, ack_async_event, "IBVERBS_1.1", (struct ibv_async_event * event), (event))                            \
 	X(int, _query_gid_ex, "IBVERBS_1.11",                                                                         \
 	  (struct ibv_context * ctx, uint32_t port, uint32_t index, struct ibv_gid_entry *entry, uint32_t flags,      \
@@ -92,7 +92,7 @@ struct dp_verbs {
 #undef DP_VERBS_MEMBER
 };
 
-#define DP_CORE_ABI 3
+#define DP_CORE_ABI 4
 
 /* What the stub gives the core. */
 struct dp_stub {

@@ -9,7 +9,8 @@ trap 'rm -rf "$out"' EXIT
 failed=0
 seed=${CLIENTS_SEED:-$RANDOM}
 
-number() { cat "$out"/*.json 2> /dev/null | grep -o "\"$1\": *[0-9]*" | awk -F: '{ s += $2 } END { print s + 0 }'; }
+# shellcheck source=tests/clients/number.sh
+. "$top/tests/clients/number.sh"
 
 # run CARDS FLUSH ORDERING ARG...
 run()
@@ -18,7 +19,7 @@ run()
 	DUALPORT_PORTS=mlx5_0:1,mlx5_1:1 DUALPORT_FLUSH=$2 DUALPORT_ORDERING=$3 DUALPORT_DIAG_JSON=$out/%p.json \
 		timeout -k 5 100 "$top/scripts/softnic" --build . --cards "$1" --seed "$seed" --placement late --dualport -- \
 		"$PWD/tests/clients/dataflag" --dev mlx5_0 --timeout 90 "${@:4}" > "$out/client" 2>&1
-	status=$? splits=$(number splits) flushes=$(number flushes) waits=$(number flush_waits)
+	status=$? splits=$(number "$out/" splits) flushes=$(number "$out/" flushes) waits=$(number "$out/" flush_waits)
 }
 
 # expect WHAT CONDITION

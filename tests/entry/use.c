@@ -16,6 +16,7 @@ int use_all(const struct api *api)
 {
 	const struct dp_verbs *v = &api->v;
 	struct ibv_context *ctx = api->open();
+	struct ibv_async_event event;
 	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC};
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT};
 	struct ibv_comp_channel *channel;
@@ -50,6 +51,7 @@ int use_all(const struct api *api)
 	MUST(qp->state == IBV_QPS_INIT);
 	MUST(!v->get_cq_event(channel, &cq, &cookie));
 	v->ack_cq_events(cq, 1);
+	MUST(!v->get_async_event(ctx, &event));
 	MUST(!v->destroy_qp(qp));
 	MUST(!v->destroy_cq(cq));
 	MUST(!v->destroy_comp_channel(channel));

@@ -18,8 +18,8 @@ fail()
 # Two hosts of two ports each. The client itself is the only program in it: a sanitizer's run time is in no other.
 softnic() { timeout -k 5 100 "$top/scripts/softnic" --build . --ports 4 --cards 2 --seed "$seed" "$@"; }
 
-# number NAME KEY: summed over the processes of that run
-number() { cat "$out/$1".*.json 2> /dev/null | grep -o "\"$2\": *[0-9]*" | awk -F: '{ s += $2 } END { print s + 0 }'; }
+# shellcheck source=tests/clients/number.sh
+. "$top/tests/clients/number.sh"
 
 # dataflag NAME ORDERING ARG...: sets $status
 dataflag()
@@ -37,7 +37,7 @@ good()
 {
 	local splits waited late
 	dataflag "$@"
-	splits=$(number "$1" splits) waited=$(number "$1" signals_waited)
+	splits=$(number "$out/$1." splits) waited=$(number "$out/$1." signals_waited)
 	late=$(awk '{ s += $1 } END { print s + 0 }' "$out/late" 2> /dev/null)
 	if [ $status = 0 ] && [ "$splits" -gt 0 ] && [ "$waited" -gt 0 ] && [ "${late:-0}" -gt 0 ]; then
 		echo "ok: seed $seed, $1: $splits splits, $waited signals waited, $late messages of the library late"
@@ -61,10 +61,10 @@ alike()
 	if ! diff <(told "$what.plain") <(told "$what.loaded") > "$out/$what.diff"; then
 		fail "$what: differs"
 		head -n 8 "$out/$what.diff"
-	elif [ "$(number "$what" bonds)" = 0 ]; then
+	elif [ "$(number "$out/$what." bonds)" = 0 ]; then
 		fail "$what: nothing was bonded"
 	else
-		echo "ok: $what: bonds $(number "$what" bonds), splits $(number "$what" splits)"
+		echo "ok: $what: bonds $(number "$out/$what." bonds), splits $(number "$out/$what." splits)"
 	fi
 }
 
@@ -88,7 +88,7 @@ for ((n = 0; n < ${CLIENTS_SEEDS:-2}; n++)); do
 		# shellcheck disable=SC2086 # two options
 		dataflag control relaxed --flags inline --window 4 $ex
 		violations=$(grep -o '"violations":[0-9]*' "$out/control.out" | awk -F: '{ s += $2 } END { print s + 0 }')
-		if [ $status != 0 ] && [ "$violations" -gt 0 ] && [ "$(number control splits)" -gt 0 ]; then
+		if [ $status != 0 ] && [ "$violations" -gt 0 ] && [ "$(number "$out/control." splits)" -gt 0 ]; then
 			echo "ok: seed $seed, control: $violations violations in mode relaxed $ex"
 		else
 			fail "seed $seed, control: status $status, $violations violations $ex"
@@ -130,8 +130,8 @@ DUALPORT_BOND_WAIT=0 loaded latebond "--ports 2" "$clients/latebond" --count 6
 DUALPORT_BOND_WAIT=0 loaded leave "--ports 3 --rate 1Gbit" "$clients/leave" --count 100
 DUALPORT_DIAG_JSON=$out/ring.%p.json softnic --dualport -- "$clients/ring" --devs mlx5_0,mlx5_2 --base-port $((20000 + RANDOM % 12000)) --qps 16 \
 	--seconds 3 --size 65536 --timeout 90 > "$out/ring.out" 2>&1 || fail "ring: status $?: $(tail -n 3 "$out/ring.out")"
-if [ "$(number ring splits)" -gt 0 ]; then
-	echo "ok: ring: bonds $(number ring bonds), splits $(number ring splits)"
+if [ "$(number "$out/ring." splits)" -gt 0 ]; then
+	echo "ok: ring: bonds $(number "$out/ring." bonds), splits $(number "$out/ring." splits)"
 else
 	fail "ring: no splits"
 fi

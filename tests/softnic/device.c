@@ -34,10 +34,10 @@ static void fill_device(struct ibv_device *d, uint32_t i)
 {
 	if (d->node_type == IBV_NODE_CA)
 		return;
-	snprintf(d->name, sizeof(d->name), "mlx5_%u", i);
+	snprintf(d->name, sizeof(d->name), "%s", sn_shared->devs[i].name);
 	snprintf(d->dev_name, sizeof(d->dev_name), "uverbs%u", i);
 	snprintf(d->dev_path, sizeof(d->dev_path), "%s/sys/class/infiniband_verbs/uverbs%u", sn_host_dir(), i);
-	snprintf(d->ibdev_path, sizeof(d->ibdev_path), "%s/sys/class/infiniband/mlx5_%u", sn_host_dir(), i);
+	snprintf(d->ibdev_path, sizeof(d->ibdev_path), "%s/sys/class/infiniband/%s", sn_host_dir(), d->name);
 	d->transport_type = IBV_TRANSPORT_IB;
 	d->node_type = IBV_NODE_CA;
 }

@@ -13,7 +13,8 @@ for tool in ibv_rc_pingpong ib_write_bw ib_read_bw ib_send_bw ib_write_lat ib_se
 	exit 77
 done
 
-number() { cat "$out"/*.json 2> /dev/null | grep -o "\"$1\": *[0-9]*" | awk -F: '{ s += $2 } END { print s + 0 }'; }
+# shellcheck source=tests/clients/number.sh
+. "$top/tests/clients/number.sh"
 
 # both TOOL ARG...: with a ConnectX, perftest takes ibv_wr_*
 both()
@@ -36,10 +37,10 @@ pair()
 {
 	local want=$1
 	shift
-	if both "$@" && [ "$(number splits)" -ge "$want" ] && [ "$(number qp-ex)" = 0 ] && [ "$(number cq-ex)" = 0 ]; then
-		echo "ok: $*: $(number bonds) bonds, $(number splits) splits"
+	if both "$@" && [ "$(number "$out/" splits)" -ge "$want" ] && [ "$(number "$out/" qp-ex)" = 0 ] && [ "$(number "$out/" cq-ex)" = 0 ]; then
+		echo "ok: $*: $(number "$out/" bonds) bonds, $(number "$out/" splits) splits"
 	else
-		echo "FAILED: $*: $(number bonds) bonds, $(number splits) splits, $(number qp-ex) $(number cq-ex)"
+		echo "FAILED: $*: $(number "$out/" bonds) bonds, $(number "$out/" splits) splits, $(number "$out/" qp-ex) $(number "$out/" cq-ex)"
 		cat "$out/server" "$out/client"
 		failed=1
 	fi

@@ -64,6 +64,27 @@ static bool env_number(const char *name, uint64_t def, uint64_t min, uint64_t ma
 	return false;
 }
 
+/* The nth number of a list between commas, which is used again from its beginning; false: one of them is none. */
+static bool rate_of(uint32_t nth, uint64_t *v)
+{
+	const char *list = getenv("SOFTNIC_RATE"), *s = list;
+	char *end;
+
+	*v = 0;
+	if (!list || !*list)
+		return true;
+	for (uint32_t i = 0; i <= nth; i++) {
+		errno = 0;
+		*v = strtoull(s, &end, 10);
+		if (errno || end == s || (*end && *end != ',')) {
+			sn_say("SOFTNIC_RATE=%s: not numbers between commas", list);
+			return false;
+		}
+		s = *end ? end + 1 : list;
+	}
+	return true;
+}
+
 static void gid_link_local(struct sn_gid *g, uint64_t guid)
 {
 	g->valid = 1;
@@ -96,20 +117,21 @@ static int init_lock(pthread_mutex_t *m)
 /* Fills the host as the environment says; the file is locked, and all zero. */
 static int init_host(struct sn_host *h)
 {
-	uint64_t ports, cards, rate, delay, part, ib, adverse, late;
+	uint64_t lag, lag_cards, bonds = 0, ports, cards, delay, part, ib, adverse, late;
 	unsigned int a = 0, b = 0;
 	const char *net = getenv("SOFTNIC_NET"), *faults;
 	int ret;
 
 	if (!env_number("SOFTNIC_PORTS", 2, 1, SN_DEVS, &ports) ||
 	    !env_number("SOFTNIC_CARDS", 1, 1, SN_DEVS, &cards) ||
-	    !env_number("SOFTNIC_RATE", 0, 0, UINT64_MAX, &rate) ||
 	    !env_number("SOFTNIC_DELAY", 0, 0, 10000000000ull, &delay) ||
 	    !env_number("SOFTNIC_SEED", 0, 0, UINT64_MAX, &h->seed) ||
 	    !env_number("SOFTNIC_PART_ID", 0, 0, UINT32_MAX, &part) ||
 	    !env_number("SOFTNIC_INFINIBAND", 0, 0, 1, &ib) ||
 	    !env_number("SOFTNIC_ADVERSE", 0, 0, 1, &adverse) ||
-	    !env_number("SOFTNIC_LATE", 0, 0, 1, &late))
+	    !env_number("SOFTNIC_LATE", 0, 0, 1, &late) ||
+	    !env_number("SOFTNIC_LAG", 0, 0, SN_LAGS, &lag) ||
+	    !env_number("SOFTNIC_LAG_CARDS", cards, 0, cards, &lag_cards))
 		return -EINVAL;
 	if (!net || sscanf(net, "%u.%u", &a, &b) != 2 || a < 1 || a > 254 || b > 255) {
 		sn_say("SOFTNIC_NET=%s: not the middle of a loopback address, as 1.0", net ? net : "");
@@ -130,9 +152,16 @@ static int init_host(struct sn_host *h)
 
 		/* ports 0, 1 on card 0, ports 2, 3 on card 1 and so on */
 		d->card = (uint32_t)(i * cards / ports);
+		if (lag && d->card + lag_cards >= cards) {
+			d->lag = (uint32_t)lag;
+			snprintf(d->name, sizeof(d->name), "mlx5_bond_%u", (unsigned int)bonds++);
+		} else {
+			snprintf(d->name, sizeof(d->name), "mlx5_%u", i);
+		}
 		d->sys_image_guid = 0x5057f10000000000ull | (uint64_t)a << 24 | b << 16 | (uint64_t)d->card << 8;
 		d->node_guid = d->sys_image_guid | (i + 1);
-		d->port.rate = rate;
+		if (!rate_of(i, &d->port.rate))
+			return -EINVAL;
 		d->port.delay = delay;
 		gid_link_local(&d->port.gids[0], d->node_guid);
 		if (!ib)

@@ -17,6 +17,7 @@
 #define SN_GIDS 4
 #define SN_QPNS 8192
 #define SN_FAULTS 64
+#define SN_LAGS 4 /* physical ports of a bond */
 #define SN_QPN_FIRST 0x40u
 #define SN_CACHELINE __attribute__((aligned(64)))
 
@@ -35,8 +36,9 @@ enum sn_draw { SN_DRAW_MESSAGE, SN_DRAW_ANSWER, SN_DRAW_COMPLETION, SN_DRAW_PLAC
 /* Each device has one port, number 1. */
 struct sn_port {
 	/* when the port has sent, or taken in, everything that it was given so far: ns, CLOCK_MONOTONIC */
-	SN_CACHELINE _Atomic uint64_t tx_cursor;
-	SN_CACHELINE _Atomic uint64_t rx_cursor;
+	SN_CACHELINE _Atomic uint64_t tx_cursor[SN_LAGS]; /* [0], or of each port of a bond */
+	SN_CACHELINE _Atomic uint64_t rx_cursor[SN_LAGS];
+	_Atomic uint64_t tx_bytes[SN_LAGS]; /* payload sent */
 	SN_CACHELINE uint64_t rate;	/* bytes a second in each direction; 0: no limit */
 	uint64_t delay;			/* ns, one way */
 	struct sn_gid gids[SN_GIDS];	/* never change; */
@@ -58,6 +60,8 @@ struct sn_dev {
 	struct sn_port port;
 	uint64_t node_guid, sys_image_guid; /* host byte order */
 	uint32_t card;
+	uint32_t lag;		/* a bond of so many physical ports; 0: it is none */
+	char name[16];
 	struct sn_qpn qpns[SN_QPNS];
 };
 

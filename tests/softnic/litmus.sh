@@ -12,7 +12,8 @@ seed=${LITMUS_SEED:-$RANDOM}
 diff <(sed -n '/^| pattern /,/^$/p' "$top/doc/ordering.md" | grep .) <(tests/clients/litmus --list) ||
 	{ echo "FAILED: doc/ordering.md has another table"; failed=1; }
 
-number() { cat "$out"/*.json 2> /dev/null | grep -o "\"$1\": *[0-9]*" | awk -F: '{ s += $2 } END { print s + 0 }'; }
+# shellcheck source=tests/clients/number.sh
+. "$top/tests/clients/number.sh"
 
 # run WHAT MODE SOFTNIC-OPTION... -- ARG...
 run()
@@ -25,8 +26,8 @@ run()
 	if DUALPORT_ORDERING=$mode DUALPORT_DIAG_JSON=$out/%p.json timeout -k 5 250 "$top/scripts/softnic" --build . --ports 4 \
 		--cards 2 --seed "$seed" "${opts[@]}" -- tests/clients/litmus --dev mlx5_0 --peer-dev mlx5_2 --timeout 240 \
 		--count "${LITMUS_ROUNDS:-15}" "$@" > "$out/log" 2>&1; then
-		echo "ok: seed $seed, $what: $(grep -c ' seen in ' "$out/log") patterns, $(number splits) splits," \
-			"$(number signals_waited) signals waited"
+		echo "ok: seed $seed, $what: $(grep -c ' seen in ' "$out/log") patterns, $(number "$out/" splits) splits," \
+			"$(number "$out/" signals_waited) signals waited"
 	else
 		echo "FAILED: seed $seed, $what"
 		grep -E 'FAILED|litmus:|seen in [1-9].*forbidden' "$out/log" | head -n 8
@@ -36,7 +37,7 @@ run()
 
 split()
 {
-	[ "$(number splits)" -gt 0 ] && [ "$(number signals_waited)" -gt 0 ] && return
+	[ "$(number "$out/" splits)" -gt 0 ] && [ "$(number "$out/" signals_waited)" -gt 0 ] && return
 	echo "FAILED: nothing was split, or nothing waited"
 	failed=1
 }

@@ -69,11 +69,10 @@ void sn_link_after_fork(void);
 
 /* ---- port.c: clocks ---- */
 
-/* From when on the port of dev takes a packet for that of peer. */
-uint64_t sn_port_when(uint32_t dev, uint32_t peer);
+/* From when on the port takes a packet of q for its peer, which is there. */
+uint64_t sn_port_when(const struct sn_qp *q);
 /* Charges both ports; gives when the packet has left, and when it is due. waited: for sn_port_when(), not for work. */
-void sn_port_charge(uint32_t dev, uint32_t peer, uint32_t bytes, bool waited, uint64_t now, uint64_t *left,
-		    uint64_t *due);
+void sn_port_charge(const struct sn_qp *q, uint32_t bytes, bool waited, uint64_t now, uint64_t *left, uint64_t *due);
 /* Control packets go between data, as on a wire where packets of many QPs alternate. */
 void sn_port_control(uint32_t dev, uint32_t peer, uint64_t now, uint64_t *due);
 

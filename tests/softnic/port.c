@@ -36,11 +36,24 @@ static uint64_t advance(_Atomic uint64_t *clock, uint64_t start, uint64_t end, u
 	return new;
 }
 
-uint64_t sn_port_when(uint32_t dev, uint32_t peer)
+/* The port of a bond by which a QP's packets leave, and the one by which they come in, as if cables joined equal ones. */
+static uint32_t tx_lane(const struct sn_qp *q)
 {
-	struct sn_port *from = &sn_shared->devs[dev].port, *to = &sn_shared->devs[peer].port;
-	uint64_t tx = atomic_load_explicit(&from->tx_cursor, memory_order_relaxed);
-	uint64_t rx = atomic_load_explicit(&to->rx_cursor, memory_order_relaxed);
+	return q->lag ? q->lag - 1u : 0;
+}
+
+static uint32_t rx_lane(const struct sn_qp *q)
+{
+	uint32_t lag = sn_shared->devs[q->peer_dev].lag;
+
+	return lag ? (q->lag ? q->lag - 1u : q->dev) % lag : 0;
+}
+
+uint64_t sn_port_when(const struct sn_qp *q)
+{
+	struct sn_port *from = &sn_shared->devs[q->dev].port, *to = &sn_shared->devs[q->peer_dev].port;
+	uint64_t tx = atomic_load_explicit(&from->tx_cursor[tx_lane(q)], memory_order_relaxed);
+	uint64_t rx = atomic_load_explicit(&to->rx_cursor[rx_lane(q)], memory_order_relaxed);
 	uint64_t ahead;
 
 	rx = rx > from->delay ? rx - from->delay : 0;
@@ -48,16 +61,16 @@ uint64_t sn_port_when(uint32_t dev, uint32_t peer)
 	return ahead > AHEAD_NS ? ahead - AHEAD_NS : 0;
 }
 
-void sn_port_charge(uint32_t dev, uint32_t peer, uint32_t bytes, bool waited, uint64_t now, uint64_t *left,
-		    uint64_t *due)
+void sn_port_charge(const struct sn_qp *q, uint32_t bytes, bool waited, uint64_t now, uint64_t *left, uint64_t *due)
 {
-	struct sn_port *from = &sn_shared->devs[dev].port, *to = &sn_shared->devs[peer].port;
+	struct sn_port *from = &sn_shared->devs[q->dev].port, *to = &sn_shared->devs[q->peer_dev].port;
 	uint64_t ns = cost(to, bytes), end;
 
-	*left = advance(&from->tx_cursor, waited ? now - LATE_NS : now, 0, cost(from, bytes));
+	atomic_fetch_add_explicit(&from->tx_bytes[tx_lane(q)], bytes, memory_order_relaxed);
+	*left = advance(&from->tx_cursor[tx_lane(q)], waited ? now - LATE_NS : now, 0, cost(from, bytes));
 	/* the first byte comes in when it was sent, so two equal ports cost the time of one */
 	end = *left + from->delay;
-	*due = max64(now + from->delay, advance(&to->rx_cursor, end > ns ? end - ns : 0, end, ns));
+	*due = max64(now + from->delay, advance(&to->rx_cursor[rx_lane(q)], end > ns ? end - ns : 0, end, ns));
 }
 
 void sn_port_control(uint32_t dev, uint32_t peer, uint64_t now, uint64_t *due)

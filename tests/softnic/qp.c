@@ -295,6 +295,9 @@ static int modify(struct sn_qp *q, const struct ibv_qp_attr *a, int mask)
 	if (to == IBV_QPS_RTS)
 		q->drain_wanted = false;
 	take_values(&q->attr, a, mask);
+	/* the driver chooses a port anew when the state changes, before it can be told to use another */
+	if (to != q->state && sn_shared->devs[q->dev].lag)
+		q->lag = (uint8_t)(1 + (sn_ibqp(q)->qp_num + (uint32_t)to) % sn_shared->devs[q->dev].lag);
 	if (to == IBV_QPS_RESET)
 		sn_qp_reset(q);
 	if (to == IBV_QPS_RTR)

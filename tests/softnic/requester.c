@@ -369,7 +369,7 @@ enum sn_step sn_requester_step(struct sn_qp *q, uint64_t now, uint64_t *when)
 		}
 	}
 	if (q->peer_dev >= 0) {
-		*when = sn_port_when(q->dev, (uint32_t)q->peer_dev);
+		*when = sn_port_when(q);
 		if (*when > now) {
 			s->waited = true;
 			return SN_LATER;
@@ -396,7 +396,7 @@ enum sn_step sn_requester_step(struct sn_qp *q, uint64_t now, uint64_t *when)
 				fail(q, st);
 			return SN_IDLE;
 		}
-		sn_port_charge(q->dev, (uint32_t)q->peer_dev, seg, s->waited, now, &s->departed, &p->due);
+		sn_port_charge(q, seg, s->waited, now, &s->departed, &p->due);
 		if (!s->off)
 			sn_adverse_message(&s->luck, q, p->op, w->len);
 		sn_adverse_packet(&s->luck, p);

@@ -317,7 +317,7 @@ static enum sn_step read_step(struct sn_qp *q, struct sn_rsp *e, uint64_t now, u
 	bool gone;
 
 	if (q->peer_dev >= 0) {
-		*when = sn_port_when(q->dev, (uint32_t)q->peer_dev);
+		*when = sn_port_when(q);
 		if (*when > now) {
 			r->waited = true;
 			return SN_LATER;
@@ -342,7 +342,7 @@ static enum sn_step read_step(struct sn_qp *q, struct sn_rsp *e, uint64_t now, u
 			sn_place_push_region(q->dev, &span);
 			span.ops->read(payload, span.addr, seg);
 		}
-		sn_port_charge(q->dev, (uint32_t)q->peer_dev, seg, r->waited, now, &left, &p->due);
+		sn_port_charge(q, seg, r->waited, now, &left, &p->due);
 		if (!e->off)
 			sn_adverse_message(&r->luck, q, SN_READ_RSP, e->len);
 		sn_adverse_packet(&r->luck, p);

@@ -10,4 +10,6 @@ echo "InfiniBand"
 for t in rc errors datagram; do
 	"$top/scripts/softnic" --build . --link ib -- "tests/softnic/test_$t" || failed=1
 done
+echo "bonds"
+"$top/scripts/softnic" --build . --ports 2 --cards 2 --lag 2 -- tests/softnic/test_lag || failed=1
 exit $failed

@@ -253,6 +253,7 @@ struct sn_qp {
 	struct ibv_qp_cap cap;
 	bool sig_all, drain_wanted;
 	uint32_t dev, mtu;
+	uint8_t lag;		/* the port of a bond that it leaves by, from 1 on; 0: its device is none */
 	uint32_t async_taken;
 	uint64_t since;		/* it can receive */
 	int peer_dev;		/* -1: nobody has that address */

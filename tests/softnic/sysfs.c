@@ -98,7 +98,7 @@ int sn_sysfs_port(const struct sn_host *h, uint32_t dev, const char *dir)
 	char ib[PATH_MAX];
 	int ret;
 
-	snprintf(ib, sizeof(ib), "%s/sys/class/infiniband/mlx5_%u", dir, dev);
+	snprintf(ib, sizeof(ib), "%s/sys/class/infiniband/%s", dir, h->devs[dev].name);
 	ret = put(ib, "ports/1/state", "%s", down ? "1: DOWN" : "4: ACTIVE");
 	if (!ret)
 		ret = put(ib, "ports/1/phys_state", "%s", down ? "3: Disabled" : "5: LinkUp");
@@ -115,7 +115,7 @@ static int make_device(const struct sn_host *h, uint32_t i, const char *dir)
 	/* the ports of a card are functions of one PCI slot */
 	while (h->devs[first].card != d->card)
 		first++;
-	snprintf(ib, sizeof(ib), "%s/sys/class/infiniband/mlx5_%u", dir, i);
+	snprintf(ib, sizeof(ib), "%s/sys/class/infiniband/%s", dir, d->name);
 	snprintf(verbs, sizeof(verbs), "%s/sys/class/infiniband_verbs/uverbs%u", dir, i);
 	snprintf(text, sizeof(text), "0000:%02x:%02x.%u", 0x3b + d->card, (i - first) / 8, (i - first) % 8);
 	snprintf(pci, sizeof(pci), "%s/sys/devices/pci0000:%02x/%s", dir, 0x3a + d->card, text);
@@ -134,7 +134,7 @@ static int make_device(const struct sn_host *h, uint32_t i, const char *dir)
 	    (ret = put(ib, "ports/1/link_layer", h->infiniband ? "InfiniBand" : "Ethernet")) ||
 	    (ret = put(ib, "ports/1/rate", "100 Gb/sec (4X EDR)")) ||
 	    (ret = put(ib, "ports/1/lid", "0x%x", sn_host_lid(i))) || (ret = put(ib, "ports/1/pkeys/0", "0xffff")) ||
-	    (ret = put(verbs, "ibdev", "mlx5_%u", i)) || (ret = put(verbs, "abi_version", "1")))
+	    (ret = put(verbs, "ibdev", "%s", d->name)) || (ret = put(verbs, "abi_version", "1")))
 		return ret;
 	/* programs only want to see that a device is there */
 	snprintf(verbs, sizeof(verbs), "%s/dev/infiniband/uverbs%u", dir, i);

@@ -28,7 +28,7 @@ static uint8_t host[BYTES];
 
 static void load_driver(void)
 {
-	void *h = dlopen("tests/softnic/fake/libcuda.so.1", RTLD_NOW);
+	void *h = dlopen("tests/unit/fakecuda/libcuda.so.1", RTLD_NOW);
 
 	ck_assert_msg(h != NULL, "%s", dlerror());
 	*(void **)&cu.alloc = dlsym(h, "cuMemAlloc_v2");

@@ -103,7 +103,7 @@ START_TEST(rate)
 	       p.both ? "both ways" : "one way", needs / (fmax(mine.end, theirs.end) - fmin(mine.begin, theirs.begin)));
 	ck_assert_double_ge(fmax(mine.end, theirs.end) - fmin(mine.begin, theirs.begin), needs);
 	for (int dev = 0; dev <= p.both; dev++) {
-		double sent = 1e-9 * (double)atomic_load(&shared_host()->devs[dev].port.tx_cursor);
+		double sent = 1e-9 * (double)atomic_load(&shared_host()->devs[dev].port.tx_cursor[0]);
 
 		ck_assert_double_ge(sent - fmin(mine.begin, theirs.begin), needs - 1e-6);
 		/* when the first message was acknowledged, the port had long begun, and from then on lost no time */

@@ -64,6 +64,13 @@ gpus = ( { gpu = 0; ports = [ "mlx5_0:1", "mlx5_2:1" ]; },
 END
 said misfit 1 "$tool" check bad.conf --sysfs "$work/pix/sys"
 same misfit "$work/out.misfit"
+# Ports of a bond that are not there.
+echo 'gpus = ( { ports = [ "mlx5_bond_0:1::1", "mlx5_bond_0:1::3" ]; }, { ports = [ "mlx5_2:1::1", "mlx5_2:1::2" ]; } );' >lag.conf
+said lag 1 "$tool" check lag.conf --sysfs "$work/bond/sys"
+grep -q 'mlx5_bond_0:1 is a bond of 2 ports, so it has no port 3' "$work/out" && grep -q 'mlx5_2:1 is no bond' "$work/out" ||
+	fail "ports of a bond: $(cat "$work/out")"
+said lag_config 0 env DUALPORT_LAG=true "$tool" config --sysfs "$work/bond/sys"
+grep -q '^# group of any gpu: mlx5_bond_0:1::1 mlx5_bond_0:1::2$' "$work/out" || fail "lag: $(cat "$work/out")"
 echo 'ordering = "strikt";' >broken.conf
 said broken 1 "$tool" check broken.conf --sysfs "$work/pix/sys"
 grep -q 'broken.conf:1: ordering: "strikt" is none of' "$work/out" || fail "a broken file: $(cat "$work/out")"
@@ -106,6 +113,26 @@ sed 's/"fallbacks":{}/"fallbacks":{"no-peer":9223372036854775807}/' a.json >f.js
 said large_report 0 "$tool" report f.json f.json
 grep -Eq '^  no-peer +18446744073709551616$' "$work/out" || fail "large numbers: $(cat "$work/out")"
 said missing_report 2 "$tool" report no-such.json
+# Rails of two senders: one's second port is slow; the other's own is within what waiting costs it. READs count where they arrive.
+flow() # port from peer to rail bytes reads ns
+{
+	echo "{\"port\":\"$1\",\"peer\":\"$3\",\"tx_bytes\":$6,\"tx_msgs\":9,\"from\":\"$2\",\"to\":\"$4\",\"rail\":$5,\"read_bytes\":$7,\"acked_bytes\":$6,\"busy_ns\":$8}"
+}
+rank() # name flow flow
+{
+	sed 's/"flows":.*/"flows":['"$2,$3"'],"splits":3,"spreads":0,"signals":7,/; /^ {"port"/d' a.json >"$1"
+}
+rank slow1.json "$(flow mlx5_0:1 10.0.0.1 10.0.0.9 mlx5_4:1 0 50000000 0 1000000)" \
+	"$(flow mlx5_1:1 10.0.0.1 10.0.0.9 mlx5_5:1 1 50000000 20000000 1300000)"
+rank slow2.json "$(flow mlx5_0:1 10.0.0.2 10.0.0.9 mlx5_4:1 0 50000000 0 1300000)" \
+	"$(flow mlx5_1:1 10.0.0.2 10.0.0.9 mlx5_5:1 1 50000000 0 1000000)"
+said slow_report 1 "$tool" report slow1.json slow2.json
+same report_slow "$work/out.slow_report"
+mkfifo fifo
+said fifo_report 2 timeout 60 "$tool" report a.json fifo
+grep -q 'fifo: not a regular file' "$work/out" || fail "a pipe: $(cat "$work/out")"
+said stdin_report 0 sh -c "cat a.json | '$tool' report a.json -"
+same report_good "$work/out.stdin_report"
 
 # Settings, and running.
 said config 0 env DUALPORT_ORDERING=rc "$tool" config --sysfs "$work/nogpu/sys"
@@ -124,6 +151,18 @@ said run_missing 127 "$tool" run -- ./no-such-program
 said usage 2 "$tool"
 said unknown 2 "$tool" frobnicate
 said help 0 "$tool" --help
+for c in probe check config report run; do
+	said "help $c" 0 "$tool" $c --help
+	grep -q "^usage: dualport $c" "$work/out" || fail "help of $c: $(cat "$work/out")"
+done
+said run_help 3 "$tool" run -- sh -c 'test "$1" = --help && exit 3' sh --help
+# Nothing of a host may move the cursor.
+(make_tree pix "$work/odd") || exit 1
+printf '28.\033[2J\177\n' >"$work/odd/sys/class/infiniband/mlx5_0/fw_ver"
+mv "$work/odd/sys/class/infiniband/mlx5_1" "$work/odd/sys/class/infiniband/$(printf 'mlx5\033[1')"
+said odd 0 "$tool" probe --sysfs "$work/odd/sys"
+grep -qF '28.?[2J?' "$work/out" || fail "control characters: $(cat -v "$work/out")"
+tr -d '\n\t' <"$work/out" | grep -q '[[:cntrl:]]' && fail "control characters: $(cat -v "$work/out")"
 said full 2 sh -c "'$tool' --help >/dev/full"
 
 exit $failed

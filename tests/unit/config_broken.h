@@ -15,7 +15,7 @@ static const struct broken_file {
 	{ "enable = true;\nstripe = ;\n", "./dualport.conf:2: syntax error" },
 	{ "enable = true\nenable = false;\n", "./dualport.conf:2: duplicate setting name" },
 	{ "\ncolour = 3;\n",
-	  "./dualport.conf:2: colour: unknown key; the top level has enable, gpus, ordering, patience, flush, bond_wait, "
+	  "./dualport.conf:2: colour: unknown key; the top level has enable, gpus, lag, ordering, patience, flush, bond_wait, "
 	  "stuck, single_threaded, diag, diag_json, debug" },
 	{ "strip = { align = 128; };\n", "./dualport.conf:1: strip: unknown section; there are stripe, peer and nvshmem" },
 	{ "stripe = {\n algn = 128;\n};\n",
@@ -105,8 +105,14 @@ static const struct broken_file {
 	{ "gpus = ( { gpu = 0; ports = [ 1, 2 ]; } );\n",
 	  "./dualport.conf:1: gpus[0].ports: a port is a string as \"mlx5_0:1\", not a number" },
 	{ "gpus = ( { gpu = 0;\n ports = [ \"mlx5_0:x\", \"b:1\" ]; } );\n",
-	  "./dualport.conf:2: gpus[0].ports: \"mlx5_0:x\" is not a port (device:number or device:number:gid_index, as "
-	  "mlx5_0:1)" },
+	  "./dualport.conf:2: gpus[0].ports: \"mlx5_0:x\" is not a port (device:number, device:number:gid_index or "
+	  "device:number:gid_index:lag_port, as mlx5_0:1 or mlx5_bond_0:1::2)" },
+	{ "gpus = ( { ports = [ \"a:1::0\", \"b:1\" ]; } );\n",
+	  "./dualport.conf:1: gpus[0].ports: \"a:1::0\": port 0 of a bond is not in 1..255" },
+	{ "gpus = ( { ports = [ \"a:1::2\", \"a:1\" ]; } );\n",
+	  "./dualport.conf:1: gpus[0].ports: port a:1 is twice in one group" },
+	{ "gpus = ( { ports = [ \"a:1::2\", \"a:1:3:2\" ]; } );\n",
+	  "./dualport.conf:1: gpus[0].ports: port a:1::2 is twice in one group" },
 	{ "gpus = ( { ports = [ \"a:0\", \"b:1\" ]; } );\n",
 	  "./dualport.conf:1: gpus[0].ports: \"a:0\": port number 0 is not in 1..255" },
 	{ "gpus = ( { ports = [ \"a:1:256\", \"b:1\" ]; } );\n",
@@ -161,11 +167,14 @@ static const struct broken_env {
 	  "port in no group is used alone" },
 	{ "DUALPORT_PORTS", "a:1,b:1,a:1", "DUALPORT_PORTS: port a:1 is twice in one group" },
 	{ "DUALPORT_PORTS", "a:1,,b:1",
-	  "DUALPORT_PORTS: \"\" is not a port (device:number or device:number:gid_index, as "
-	  "mlx5_0:1)" },
-	{ "DUALPORT_PORTS", "a:1:2:3,b:1",
-	  "DUALPORT_PORTS: \"a:1:2:3\" is not a port (device:number or "
-	  "device:number:gid_index, as mlx5_0:1)" },
+	  "DUALPORT_PORTS: \"\" is not a port (device:number, device:number:gid_index or "
+	  "device:number:gid_index:lag_port, as mlx5_0:1 or mlx5_bond_0:1::2)" },
+	{ "DUALPORT_PORTS", "a:1:2:3:4,b:1",
+	  "DUALPORT_PORTS: \"a:1:2:3:4\" is not a port (device:number, device:number:gid_index or "
+	  "device:number:gid_index:lag_port, as mlx5_0:1 or mlx5_bond_0:1::2)" },
+	{ "DUALPORT_PORTS", "a:1:2:,b:1",
+	  "DUALPORT_PORTS: \"a:1:2:\" is not a port (device:number, device:number:gid_index or "
+	  "device:number:gid_index:lag_port, as mlx5_0:1 or mlx5_bond_0:1::2)" },
 	{ "DUALPORT_GPU", "gpu0",
 	  "DUALPORT_GPU: \"gpu0\" is not a GPU (an index as 0, a PCI address as 0000:9b:00.0, or a "
 	  "UUID as GPU-...)" },

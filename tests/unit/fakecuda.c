@@ -59,7 +59,10 @@ int cuCtxGetDevice(int *dev)
 int cuPointerGetAttribute(void *data, int attribute, unsigned long long ptr)
 {
 	unsigned long long start = (unsigned long long)(size_t)fakecuda.memory;
+	int ret = fakecuda_attribute(data, attribute, ptr);
 
+	if (ret >= 0)
+		return ret;
 	if (!fakecuda.ready)
 		return NOT_INITIALIZED;
 	if (!start || ptr < start || ptr >= start + 4096)

@@ -2,6 +2,8 @@
 #ifndef FAKECUDA_H
 #define FAKECUDA_H
 
+#include <stdint.h>
+
 #define FAKECUDA_GPUS 4
 
 /* What the fake driver answers; its one object is fakecuda. */
@@ -16,5 +18,8 @@ struct fakecuda {
 	int memory_of;
 	int instance;		     /* are the devices instances of their GPUs? */
 };
+
+/* cuPointerGetAttribute() of memory that cuMemAlloc() gave; -1: it is none of that. */
+__attribute__((visibility("hidden"))) int fakecuda_attribute(void *to, int attribute, uint64_t addr);
 
 #endif

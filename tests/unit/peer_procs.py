@@ -141,7 +141,7 @@ def eventually(fn, limit=5):
         time.sleep(0.02)
 
 
-def frame(kind, payload, seq=0, version=1, length=None):
+def frame(kind, payload, seq=0, version=2, length=None):
     return HEAD.pack(MAGIC, version, 0, kind, len(payload) if length is None else length, 0, seq) + payload
 
 
@@ -347,7 +347,7 @@ def test_nonsense(t):
     good = frame(1, hello())
     bad = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0" * 100, b"\xff", bytes(rnd.randrange(256) for _ in range(5000)),
-        frame(1, hello(), version=2), frame(1, hello(), seq=1), frame(1, hello(), length=0xffffffff),
+        frame(1, hello(), version=1), frame(1, hello(), seq=1), frame(1, hello(), length=0xffffffff),
         frame(1, hello() + b"x"), frame(1, hello(port=0)), frame(1, hello(flags=7)), frame(1, b""),
         frame(2, struct.pack(">Q", 10**9)), frame(0x100, b"hi"), frame(3, b"12345678"),
         good + frame(1, hello(), seq=1), good + frame(2, b"", seq=1), good + frame(2, struct.pack(">Q", 0), seq=1),

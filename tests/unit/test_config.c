@@ -203,6 +203,24 @@ START_TEST(environment_wins)
 }
 END_TEST
 
+START_TEST(ports_of_a_bond)
+{
+	const struct dp_port_name *p;
+	char text[256];
+
+	setenv("DUALPORT_PORTS", "m_bond_0:1::1,m_bond_0:1::2;m_bond_0:1:3:2,m_bond_0:1:5:1,x:2", 1);
+	ck_assert_msg(!dp_config_load(&cfg, NULL, err, sizeof(err)), "%s", err);
+	ck_assert_int_eq(cfg.ngroups, 2);
+	p = cfg.groups[0].ports;
+	ck_assert(p[0].lag == 1 && p[0].gid_index == -1 && p[1].lag == 2 && p[1].port == 1);
+	p = cfg.groups[1].ports;
+	ck_assert(p[0].lag == 2 && p[0].gid_index == 3 && p[1].lag == 1 && p[1].gid_index == 5 && !p[2].lag);
+	/* as it is written, it is read */
+	dp_setting_format(&dp_settings[DP_SET_GPUS], &cfg, text, sizeof(text));
+	ck_assert_str_eq(text, getenv("DUALPORT_PORTS"));
+}
+END_TEST
+
 START_TEST(order_of_files)
 {
 	char path[128];
@@ -673,8 +691,9 @@ START_TEST(example)
 	free(text);
 	dp_config_free(&cfg);
 	ck_assert_msg(!dp_config_load(&cfg, "all", err, sizeof(err)), "%s", err);
-	ck_assert_int_eq(cfg.ngroups, 6);
+	ck_assert_int_eq(cfg.ngroups, 7);
 	ck_assert_int_eq(cfg.groups[1].ports[1].gid_index, 3);
+	ck_assert_int_eq(cfg.groups[4].ports[1].lag, 2);
 }
 END_TEST
 
@@ -690,6 +709,7 @@ int main(void)
 	tcase_add_test(tc, defaults);
 	tcase_add_test(tc, whole_file);
 	tcase_add_test(tc, environment_wins);
+	tcase_add_test(tc, ports_of_a_bond);
 	tcase_add_test(tc, order_of_files);
 	tcase_add_test(tc, include);
 	tcase_add_loop_test(tc, broken_file, 0, N_FILES);

@@ -168,6 +168,42 @@ START_TEST(link_layers_apart)
 }
 END_TEST
 
+START_TEST(bond)
+{
+	struct dp_port_fact facts[] = {
+		FACT("m_bond_0", 1, 7, 0, .lag_ports = 2),
+		FACT("m_2", 1, 8, 0),
+		FACT("m_3", 1, 8, 1),
+	};
+
+	ck_assert_int_eq(GROUPS(facts), 1);
+	ck_assert_str_eq(groups_text(), "m_2:1,m_3:1");
+	free(cfg.groups);
+	memset(&cfg, 0, sizeof(cfg));
+	cfg.lag = true;
+	ck_assert_int_eq(GROUPS(facts), 2);
+	ck_assert_str_eq(groups_text(), "m_2:1,m_3:1;m_bond_0:1,m_bond_0:1");
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(cfg.groups[0].ports[i].lag, 0);
+		ck_assert_int_eq(cfg.groups[1].ports[i].lag, i + 1);
+	}
+}
+END_TEST
+
+START_TEST(bond_alone)
+{
+	struct dp_port_fact facts[] = { FACT("m_bond_0", 1, 7, 0, .lag_ports = 2) };
+
+	ck_assert_int_eq(GROUPS(facts), 0);
+	ck_assert_str_eq(why, "m_bond_0:1 is a bond, whose ports are used with lag = true, or when a file names them");
+	/* one whose link is down has no ports to use */
+	cfg.lag = true;
+	facts[0].active = false;
+	ck_assert_int_eq(GROUPS(facts), 0);
+	ck_assert_str_eq(why, "m_bond_0:1 is not active");
+}
+END_TEST
+
 START_TEST(weights_must_fit)
 {
 	struct dp_port_fact f[] = { FACT("mlx5_0", 1, 0x11, 0), FACT("mlx5_1", 1, 0x11, 1) };
@@ -344,6 +380,8 @@ int main(void)
 	tcase_add_test(tc, socket_direct);
 	tcase_add_test(tc, not_proven_different);
 	tcase_add_test(tc, link_layers_apart);
+	tcase_add_test(tc, bond);
+	tcase_add_test(tc, bond_alone);
 	tcase_add_test(tc, weights_must_fit);
 	tcase_add_test(tc, many_ports);
 	tcase_add_test(tc, sysfs_card);

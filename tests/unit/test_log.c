@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "log.h"
+#include "nvshmem.h"
 
 /* One line, control characters harmless, errno kept. */
 START_TEST(log_lines)
@@ -52,6 +53,48 @@ START_TEST(log_closed_pipe)
 }
 END_TEST
 
+/* Who writes its work queues itself is told its own switch, once. */
+START_TEST(bypassed)
+{
+	static const struct {
+		const char *object, *says;
+	} known[] = {
+		{ "nvshmem_transport_ibgda.so.3.0.0", "NVSHMEM_IB_ENABLE_IBGDA=0 with NVSHMEM_REMOTE_TRANSPORT=ibrc is the way" },
+		{ "nvshmem_transport_gpunetio.so.3", "NVSHMEM_GPUNETIO_ENABLE_GDAKI=0 with NVSHMEM_REMOTE_TRANSPORT=ibrc is" },
+		{ "libnccl.so.2", "NCCL_GIN_TYPE=2 with DUALPORT_NCCL=1 is the way" },
+		{ "libuct_ib.so.0", "UCX_TLS=rc_verbs is the way" },
+		{ "libother.so.1", "(mlx5dv_create_qp): one port\n" },
+		{ "", "the program writes its work queues itself" },
+	};
+	int fds[2], saved = dup(2);
+	char buf[4096], *at;
+	ssize_t n;
+
+	ck_assert_int_eq(pipe(fds), 0);
+	ck_assert_int_ge(dup2(fds[1], 2), 0);
+	for (int twice = 0; twice < 2; twice++)
+		for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++)
+			dp_bypassed("mlx5dv_create_qp", known[i].object);
+	dup2(saved, 2);
+	close(fds[1]);
+	n = read(fds[0], buf, sizeof(buf) - 1);
+	ck_assert_int_gt(n, 0);
+	buf[n] = '\0';
+	at = buf;
+	for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
+		char *end = strchr(at, '\n');
+
+		ck_assert_ptr_nonnull(end);
+		ck_assert_msg(strstr(at, known[i].object) && strstr(at, known[i].says), "%s: %s", known[i].object, at);
+		ck_assert_msg(strstr(at, known[i].says) < end, "%s: %s", known[i].object, at);
+		at = end + 1;
+	}
+	ck_assert_str_eq(at, "");
+	close(fds[0]);
+	close(saved);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("log");
@@ -61,6 +104,7 @@ int main(void)
 
 	tcase_add_test(tc, log_lines);
 	tcase_add_test(tc, log_closed_pipe);
+	tcase_add_test(tc, bypassed);
 	suite_add_tcase(s, tc);
 	sr = srunner_create(s);
 	srunner_run_all(sr, CK_NORMAL);

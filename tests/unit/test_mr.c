@@ -85,6 +85,67 @@ START_TEST(test_pd)
 }
 END_TEST
 
+/* On ports of the program's own bond, twins are what the program made, and nothing is made or lost. */
+START_TEST(test_shared)
+{
+	const uint32_t *lkeys;
+	struct dp_pd *p;
+	struct ibv_mr *mr;
+
+	dp_ctx_open_siblings(&fake_ctx, NULL);
+	for (uint32_t i = 0; i < fake_ctx.nsib; i++) {
+		fake_ctx.sib[i].shared = true;
+		fake_ctx.sib[i].ctx = fake_ctx.ctx;
+	}
+	mr = dp_reg_mr(pd, mem, 100, ACCESS);
+	p = dp_pd_find(pd);
+	ck_assert_int_eq(fake_dev[0].nmr, 1);
+	for (int i = 1; i < FAKE_DEVS; i++) {
+		ck_assert_int_eq(fake_dev[i].npd, 0);
+		ck_assert_int_eq(fake_dev[i].nmr, 0);
+		ck_assert_ptr_eq(p->twin[i - 1], pd);
+	}
+	lkeys = dp_mr_lkeys(&fake_ctx, mr->lkey);
+	ck_assert_ptr_nonnull(lkeys);
+	ck_assert(lkeys[0] == mr->lkey && lkeys[1] == mr->lkey);
+	ck_assert_ptr_eq(dp_mr_find(mr)->m.twin[1], mr);
+	/* what has no twins of its own has none to give back */
+	ck_assert(!dp_mr_give_back(dp_now_ns() + 1000000000));
+	ck_assert_int_eq(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, mem + 200, 50, 0), 0);
+	lkeys = dp_mr_lkeys(&fake_ctx, mr->lkey);
+	ck_assert(lkeys && lkeys[0] == mr->lkey);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert_int_eq(fake_dev[0].nmr, 0);
+	/* flushes' memory is in the program's domain, which it must be able to free; but not under a twin */
+	ck_assert_int_eq(dp_scratch_make(p, 0), 0);
+	ck_assert_int_eq(fake_dev[0].nmr, 1);
+	p->guests = 1;
+	ck_assert_int_eq(dp_dealloc_pd(pd), EBUSY);
+	ck_assert_int_eq(fake_dev[0].nmr, 1);
+	p->guests = 0;
+	/* the rest is teardown()'s */
+}
+END_TEST
+
+/* A region that mlx5dv made gets twins from the same dma-buf, and counts where it cannot. */
+START_TEST(test_made_elsewhere)
+{
+	struct ibv_mr *mr = fake_verbs.reg_dmabuf_mr(pd, 64, 100, 0x10000, 7, ACCESS);
+
+	dp_dmabuf_made(pd, mr, 64, 100, 0x10000, 7, ACCESS);
+	check_twins(mr);
+	ck_assert_int_eq(fake_how(1, dp_mr_lkeys(&fake_ctx, mr->lkey)[0]).fd, 7);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert_uint_eq(failed(), 0);
+	mr = fake_verbs.reg_dmabuf_mr(pd, 64, 100, 0x10000, 7, ACCESS);
+	fake_dev[2].fail_mr = EOPNOTSUPP;
+	dp_dmabuf_made(pd, mr, 64, 100, 0x10000, 7, ACCESS);
+	ck_assert_ptr_null(dp_mr_lkeys(&fake_ctx, mr->lkey));
+	ck_assert_uint_eq(failed(), 1);
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+}
+END_TEST
+
 START_TEST(test_pd_without_group)
 {
 	struct ibv_pd *plain;
@@ -425,6 +486,8 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_set_timeout(tc, 120);
 	tcase_add_test(tc, test_pd);
+	tcase_add_test(tc, test_shared);
+	tcase_add_test(tc, test_made_elsewhere);
 	tcase_add_test(tc, test_pd_without_group);
 	tcase_add_test(tc, test_kinds);
 	tcase_add_test(tc, test_old_libibverbs);

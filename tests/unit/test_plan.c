@@ -415,6 +415,39 @@ START_TEST(test_sges_large)
 }
 END_TEST
 
+#define PEERS 4096
+
+/* All that send to one receiver begin as often at each of its ports, within what such a number of draws may differ. */
+START_TEST(test_first)
+{
+	uint8_t receiver[16], sender[16];
+	uint32_t n = (uint32_t)_i, counts[8] = { 0 }, same = 0;
+
+	for (uint32_t k = 0; k < sizeof(receiver); k++)
+		receiver[k] = (uint8_t)(k * 37 + n);
+	memset(sender, 0x5a, sizeof(sender));
+	for (uint32_t p = 0; p < PEERS; p++) {
+		uint32_t there, back;
+
+		/* numbers that follow one another, where a bad function would show */
+		memcpy(sender + 12, &p, sizeof(p));
+		there = dp_plan_first(sender, receiver, sizeof(sender), n);
+		back = dp_plan_first(receiver, sender, sizeof(sender), n);
+		ck_assert_uint_lt(there, n);
+		eq(there, dp_plan_first(sender, receiver, sizeof(sender), n));
+		counts[there]++;
+		same += there == back;
+	}
+	for (uint32_t k = 0; k < n; k++) {
+		ck_assert_uint_gt(counts[k], PEERS / n * 8 / 10);
+		ck_assert_uint_lt(counts[k], PEERS / n * 12 / 10 + n);
+	}
+	/* the two directions of a pair have nothing to do with each other */
+	if (n > 1)
+		ck_assert_uint_lt(same, PEERS / n * 12 / 10 + n);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("plan");
@@ -427,6 +460,7 @@ int main(void)
 	tcase_add_test(tc, test_nearest);
 	tcase_add_test(tc, test_realistic);
 	tcase_add_test(tc, test_even_halves);
+	tcase_add_loop_test(tc, test_first, 1, 9);
 	tcase_add_loop_test(tc, test_wait, 0, WAITS);
 	tcase_add_test(tc, test_sges_all_small);
 	tcase_add_test(tc, test_cut_and_sges);

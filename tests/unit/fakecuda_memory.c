@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * A libcuda.so.1 with just enough for softnic's gpu.c. Its device memory is there twice: at the address that programs
- * have for it nothing can be read or written, as on a real GPU without more; the driver's copies go to the other one.
- * Whatever softnic reaches in another way is a crash.
+ * The fake driver's memory, of device 3, with just enough for softnic's gpu.c. It is there twice: at the address that
+ * programs have for it nothing can be read or written, as on a real GPU without more; the driver's copies go to the other
+ * one. Whatever softnic reaches in another way is a crash.
  */
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "fakecuda.h"
+
 #define EXPORT __attribute__((visibility("default")))
 #define MEMORY (4u << 20)
 
 EXPORT int cuMemAlloc_v2(uint64_t *addr, size_t n);
-EXPORT int cuPointerGetAttribute(void *to, int attribute, uint64_t addr);
 EXPORT int cuDevicePrimaryCtxRetain(void **c, int device);
 EXPORT int cuCtxPushCurrent_v2(void *c);
 EXPORT int cuCtxPopCurrent_v2(void **c);
@@ -54,10 +55,10 @@ static uint8_t *where(uint64_t addr, size_t n)
 	return seen && at < used && n <= used - at ? real + at : NULL;
 }
 
-int cuPointerGetAttribute(void *to, int attribute, uint64_t addr)
+int fakecuda_attribute(void *to, int attribute, uint64_t addr)
 {
 	if (!where(addr, 1))
-		return 1;
+		return -1;
 	switch (attribute) {
 	case 1: /* its context: memory that is mapped by pieces has none */
 		*(void **)to = NULL;
