@@ -121,12 +121,16 @@ int dp_order_widen(struct dp_order *o, uint32_t nrails)
 void dp_order_bond(struct dp_order *o)
 {
 	o->bonded = true;
+	/* nobody knows which memory it was; the handshake took longer than any write does on its way there */
+	o->visible[0] = o->done[0];
+	o->last_write[0] = o->next;
 	if (o->done[0] == o->next)
 		return;
 	for (uint64_t p = o->tail; p < o->next; p++)
 		dp_order_op(o, p)->flags |= DP_OP_ALL;
 	o->last_signal = o->last_all = o->next;
 	o->last_read[0] = o->next;
+	o->want[0] = o->next; /* their completions were not known to need it */
 }
 
 void dp_order_unbond(struct dp_order *o)
@@ -134,10 +138,20 @@ void dp_order_unbond(struct dp_order *o)
 	o->bonded = false;
 }
 
+static void after_done(struct dp_order *o, uint32_t rail);
+
+void dp_order_flush_over(struct dp_order *o)
+{
+	if (!(o->flush & 1))
+		return;
+	o->flush &= ~UINT32_C(1);
+	after_done(o, 0);
+}
+
 /* What is at or before this number on a rail concerns nobody any more. */
 static uint64_t settled(const struct dp_order *o, uint32_t r)
 {
-	return r && (o->flush >> r & 1) ? o->visible[r] : o->done[r];
+	return o->flush >> r & 1 ? o->visible[r] : o->done[r];
 }
 
 /* Does a signal wait until the siblings have drained? */
@@ -168,7 +182,7 @@ static void wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t
 		if (e == rail || o->planned[e] == settled(o, e))
 			continue;
 		/* the hull of all that is outstanding there spares the scan in the common case */
-		if (!(e == 0 && o->last_all > o->done[0]) && !overlap(o->hull[e], remote) &&
+		if (!(e == 0 && o->last_all > settled(o, 0)) && !overlap(o->hull[e], remote) &&
 		    !overlap(o->lhull[e], local))
 			continue;
 		for (uint64_t p = o->next; p-- > o->tail;) {
@@ -265,7 +279,7 @@ static void clear_waits(const struct dp_order *o, struct waits *w)
 	memset(w->siblings, 0, o->nrails * sizeof(uint64_t));
 }
 
-/* What op d, entered with these numbers, needs to be visible on sibling r. */
+/* What op d, entered with these numbers, needs to be visible on rail r. */
 static void want_visible(struct dp_order *o, const struct dp_op_desc *d, uint32_t r, const struct dp_op_rail *or)
 {
 	if (d->flags & DP_OP_STRONG)
@@ -276,6 +290,14 @@ static void want_visible(struct dp_order *o, const struct dp_op_desc *d, uint32_
 	raise_to(&o->want[r], or->waits);
 	if (d->flags & DP_OP_SIGNALED)
 		raise_to(&o->want[r], or->seq);
+}
+
+/* Does what op d has on rail r write to the peer's memory? */
+static bool writes(const struct dp_op_desc *d, uint32_t r, struct dp_range remote)
+{
+	if (d->flags & DP_OP_READ)
+		return false;
+	return !empty(remote) || (r == 0 && !(d->flags & (DP_OP_BULK | DP_OP_PLAIN)));
 }
 
 /* Enters the op at o->next and raises the marks that later ops look at. */
@@ -303,10 +325,9 @@ static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct d
 		};
 		if (here && (d->flags & (DP_OP_READ | DP_OP_ATOMIC)))
 			o->last_read[r] = o->planned[r];
-		if (r && here && !(d->flags & DP_OP_READ))
+		if (here && writes(d, r, remote[r]))
 			o->last_write[r] = o->planned[r];
-		if (r)
-			want_visible(o, d, r, or);
+		want_visible(o, d, r, or);
 		hull_add(&o->hull[r], remote[r]);
 		hull_add(&o->lhull[r], local[r]);
 		o->bytes[r] += size_of(remote[r]);
@@ -327,7 +348,7 @@ static bool untold(const struct dp_order *o, const struct waits *w)
 /* Where DP_OP_HASTE matters. */
 static bool would_wait(const struct dp_order *o, const struct waits *w)
 {
-	bool wait = w->siblings[0] > o->done[0];
+	bool wait = w->siblings[0] > settled(o, 0);
 
 	for (uint32_t r = 1; o->mode == DP_ORDER_RC && r < o->nrails && !wait; r++)
 		wait = !dp_order_reached(o, r, w->siblings[r], false) || !dp_order_reached(o, r, w->rail0[r], false);
@@ -480,7 +501,7 @@ static void arrive(struct dp_order *o, uint32_t rail, uint64_t bytes)
 static void after_done(struct dp_order *o, uint32_t rail)
 {
 	/* what was not written need not be flushed */
-	if (rail && o->visible[rail] >= o->last_write[rail])
+	if (o->visible[rail] >= o->last_write[rail])
 		o->visible[rail] = o->done[rail];
 	if (settled(o, rail) == o->planned[rail])
 		o->hull[rail] = o->lhull[rail] = (struct dp_range){ 0, 0 };
@@ -551,7 +572,7 @@ uint64_t dp_order_deliverable(struct dp_order *o)
 	if (dp_order_held(o) == UINT64_MAX)
 		return UINT64_MAX;
 	or = dp_order_rail(o, o->deliver, 0);
-	for (uint32_t r = 1; r < o->nrails; r++)
+	for (uint32_t r = 0; r < o->nrails; r++)
 		if (!dp_order_reached(o, r, or[r].seq, false))
 			return UINT64_MAX;
 	return o->deliver;

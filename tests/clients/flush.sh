@@ -18,7 +18,7 @@ run()
 	DUALPORT_PORTS=mlx5_0:1,mlx5_1:1 DUALPORT_FLUSH=$2 DUALPORT_ORDERING=$3 DUALPORT_DIAG_JSON=$out/%p.json \
 		timeout -k 5 100 "$top/scripts/softnic" --build . --cards "$1" --seed "$seed" --placement late --dualport -- \
 		"$PWD/tests/clients/dataflag" --dev mlx5_0 --timeout 90 "${@:4}" > "$out/client" 2>&1
-	status=$? splits=$(number splits) flushes=$(number flushes) waits=$(number flush_waits)
+	status=$? splits=$(number splits) flushes=$(number flushes) waits=$(number flush_waits) acks=$(number flush_acks)
 }
 
 # expect WHAT CONDITION
@@ -48,6 +48,19 @@ for ordering in strict signal; do
 	run 1 auto $ordering --rounds 60
 	expect "one card, flush = auto, $ordering" "status == 0 && flushes == 0"
 done
+# what siblings write after rail 0 had its acknowledgement: ranges that overlap, cut elsewhere
+for ordering in strict signal rc; do
+	run 2 auto $ordering --rounds 60 --overlap 30
+	expect "two cards, ranges that overlap, $ordering" "status == 0 && flushes > 0 && acks == 0"
+done
+for ((i = 0; i < 5; i++)); do
+	run 2 ack signal --rounds 60 --overlap 30
+	! grep -q 'still not right' "$out/client" || break
+done
+grep -q 'still not right' "$out/client" || status=0
+expect "control: two cards, flush = ack, ranges that overlap: old bytes for good" "status == 1 && flushes == 0"
+run 2 auto signal --rounds 30 --overlap 30 --qps 4 --threads 2 --cq all --bidir
+expect "two cards, four queue pairs, ranges that overlap" "status == 0 && flushes > 0 && acks == 0"
 # regions with relaxed ordering: a WRITE as a flag is flushed for on one card, too
 run 1 auto signal --rounds 60 --relaxed --flags write8,inline
 expect "one card, flush = auto, relaxed ordering: flushed for" "flushes > 0 && waits > 0"

@@ -196,6 +196,8 @@ static void one_step(struct world *w, uint32_t window)
 			world_undo(w, refused, n);
 			break;
 		case 9:
+			if (!rnd(10))
+				world_spare_lost(w);
 			if (!rnd(20)) {
 				world_reset(w);
 				if (w->o.nrails == nrails)
@@ -227,7 +229,7 @@ START_TEST(test_random)
 		world_init(&w, kinds, rnd(4) ? nrails : 1, mode, 2);
 		w.r.nrails = nrails;
 		if (rnd(2))
-			world_set_flush(&w, rnd(1u << nrails) & ~1u);
+			world_set_flush(&w, rnd(1u << nrails));
 		if (w.o.nrails == nrails)
 			world_bond(&w);
 		for (uint64_t end = step + 400 + rnd(3000); step < end && w.r.n < WRS; step++) {
