@@ -60,6 +60,7 @@ int dp_order_init(struct dp_order *o, uint32_t nrails, enum dp_ordering mode, ui
 	memset(o, 0, sizeof(*o));
 	o->nrails = nrails;
 	o->mode = mode;
+	o->search = DP_ORDER_SEARCH;
 	return alloc_slots(o, slots);
 }
 
@@ -74,7 +75,7 @@ void dp_order_fini(struct dp_order *o)
 void dp_order_reset(struct dp_order *o)
 {
 	struct dp_order n = {
-		.nrails = o->nrails, .mode = o->mode, .mask = o->mask, .op = o->op, .rail = o->rail
+		.nrails = o->nrails, .mode = o->mode, .search = o->search, .mask = o->mask, .op = o->op, .rail = o->rail
 	};
 
 	*o = n;
@@ -173,11 +174,14 @@ static bool conflict(unsigned fe, const struct dp_op_rail *e, unsigned fl, struc
 
 /*
  * Raises wait[e], for each rail e other than `rail`, to the newest fragment there that conflicts with the
- * fragment (remote, local) of a bulk WR on `rail`.
+ * fragment (remote, local) of a bulk WR on `rail`. Returns the rails where it did not look at everything, and waits for all
+ * of the rest.
  */
-static void wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t rail, struct dp_range remote,
-			      struct dp_range local, uint64_t wait[])
+static uint32_t wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t rail, struct dp_range remote,
+				  struct dp_range local, uint64_t wait[])
 {
+	uint32_t full = 0;
+
 	for (uint32_t e = 0; e < o->nrails; e++) {
 		if (e == rail || o->planned[e] == settled(o, e))
 			continue;
@@ -191,6 +195,11 @@ static void wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t
 
 			if (er->seq <= settled(o, e) || er->seq <= wait[e])
 				break; /* numbers only fall from here on */
+			if (o->next - p > o->search) {
+				wait[e] = er->seq;
+				full |= UINT32_C(1) << e;
+				break;
+			}
 			if (e && empty(er->remote))
 				continue; /* the number is an earlier op's */
 			fe = dp_order_op(o, p)->flags;
@@ -202,15 +211,17 @@ static void wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t
 			}
 		}
 	}
+	return full;
 }
 
 /*
  * What bulk WR d has to wait for when cut as part[]: wait0[] for its part on rail 0, waits[] for the others.
  * Numbers already reached are harmless.
  */
-static void bulk_waits(const struct dp_order *o, const struct dp_op_desc *d, const struct dp_range remote[],
+static void bulk_waits(struct dp_order *o, const struct dp_op_desc *d, const struct dp_range remote[],
 		       const struct dp_range local[], bool whole, uint64_t wait0[], uint64_t waits[])
 {
+	struct dp_op *op = dp_order_op(o, o->next);
 	uint32_t nr = o->nrails;
 
 	if (o->mode == DP_ORDER_RC) {
@@ -230,12 +241,12 @@ static void bulk_waits(const struct dp_order *o, const struct dp_op_desc *d, con
 	}
 	if (o->mode == DP_ORDER_RELAXED)
 		return;
-	wait_for_overlaps(o, d->flags, 0, remote[0], local[0], wait0);
+	op->full0 = wait_for_overlaps(o, d->flags, 0, remote[0], local[0], wait0);
 	if (whole)
 		return;
 	for (uint32_t r = 1; r < nr; r++)
 		if (!empty(remote[r]))
-			wait_for_overlaps(o, d->flags, r, remote[r], local[r], waits);
+			op->fulls |= wait_for_overlaps(o, d->flags, r, remote[r], local[r], waits);
 	if (o->mode == DP_ORDER_STRICT)
 		raise_to(&waits[0], o->last_signal);
 }

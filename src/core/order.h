@@ -67,11 +67,19 @@ struct dp_op {
 	bool whole;	/* all bytes on rail 0 */
 	enum { DP_BEHIND_NOT, DP_BEHIND_UNTOLD, DP_BEHIND_HASTE } behind; /* why whole: nothing would tell; DP_OP_HASTE */
 	struct dp_op_marks before; /* for dp_order_undo() */
+	/*
+	 * Bit per rail: more was outstanding there than is searched for overlaps, so that all of the rest is waited for, by
+	 * the part on rail 0, and by those on siblings. The latter also if it went whole because of that.
+	 */
+	uint32_t full0, fulls;
 };
+
+#define DP_ORDER_SEARCH 64 /* ops that one search for overlaps looks at */
 
 struct dp_order {
 	uint32_t nrails;
 	enum dp_ordering mode;
+	uint32_t search; /* DP_ORDER_SEARCH; tests make it less */
 	bool bonded; /* false: nothing may go to siblings (before the switch, after un-bonding) */
 
 	/* positions of ops; a position p lives in slot p & mask */

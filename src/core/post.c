@@ -429,6 +429,8 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 		note_writes(q, wr, &k, pos);
 	if (o->flush & 1)
 		note_write0(q, wr, &k, pos);
+	if (op->full0 | op->fulls)
+		dp_count(&dp_counters.full_waits, 1);
 	if (!(k.d.flags & DP_OP_BULK)) {
 		dp_count(&dp_counters.signals, 1);
 	} else if (k.split) {

@@ -40,6 +40,19 @@ for ((seed = 1; seed <= ${ORDER_SEEDS:-20}; seed++)); do
 	run $seed relaxed --window 4 --flags inline
 	[ $? = 1 ] && grep -q VIOLATION "$out/client" && broken=$((broken + 1))
 done
+# more outstanding than is searched for overlaps: all of the rest is waited for, in the modes that look at ranges
+for ordering in strict signal rc; do
+	long="--rounds 100 --overlap 30 --window 32 --writes 8 --depth 512 --min 8k --max 16k --signal-every 64"
+	# shellcheck disable=SC2086 # options
+	if DUALPORT_PATIENCE=always run 1 $ordering $long && { [ $ordering = rc ] ||
+		cat "$out"/*.json | grep -q '"full_waits":[1-9]'; } && cat "$out"/*.json | grep -q '"splits":[1-9]'; then
+		echo "ok: $ordering, long queues: $(cat "$out"/*.json | grep -o '"full_waits":[1-9][0-9]*')"
+	else
+		echo "FAILED: $ordering, long queues"
+		tail -n 8 "$out/client"
+		failed=1
+	fi
+done
 echo "relaxed: a flag before its data with $broken of $tried seeds"
 [ $broken -ge $((tried - 1)) ] || failed=1
 exit $failed

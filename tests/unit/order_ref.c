@@ -125,6 +125,8 @@ static bool must_wait(const struct ref *r, unsigned e, uint32_t re, unsigned l, 
 		return false;
 	if (!(fe & DP_OP_BULK) && r->mode == DP_ORDER_STRICT && rl)
 		return true;
+	if (l - e > r->search && ((rl ? r->fulls : r->full0)[l] >> re & 1))
+		return true;
 	fragment(r, l, rl, &lr, &ll);
 	if (!re && (fe & DP_OP_ALL))
 		return true;
@@ -322,8 +324,13 @@ void world_add(struct world *w, unsigned kind)
 	/* before the group is known nothing is looked at but whether it is signalled */
 	if (w->o.nrails < w->r.nrails)
 		d = (struct dp_op_desc){ .flags = DP_OP_ALL | (d.flags & DP_OP_SIGNALED) };
-	ref_add(&w->r, kind);
+	w->r.search = w->o.search;
 	pos = dp_order_add(&w->o, &d);
+	w->r.full0[pos] = dp_order_op(&w->o, pos)->full0;
+	w->r.fulls[pos] = dp_order_op(&w->o, pos)->fulls;
+	demand(!(w->r.full0[pos] | w->r.fulls[pos]) || pos - w->o.tail > w->o.search, "op %lu does not search enough",
+	       (unsigned long)pos);
+	ref_add(&w->r, kind);
 	demand(pos == w->r.n - 1u, "position %lu, not %u", (unsigned long)pos, w->r.n - 1);
 	if (ref_world_only)
 		w->r.whole[pos] = dp_order_op(&w->o, pos)->whole;
@@ -453,6 +460,8 @@ bool world_can_ack(const struct world *w, uint32_t rail)
 {
 	const struct ref *r = &w->r;
 
+	if (r->lost >> rail & 1)
+		return false;
 	if (rail && (r->flush >> rail & 1))
 		return next_on(r, rail, r->nic[rail], r->posts) < r->posts;
 	if (rail)
@@ -568,6 +577,35 @@ void world_spare_lost(struct world *w)
 	/* what waited goes as acknowledgements come: the exception */
 	place_below(w, 0, r->nic[0]);
 	r->acked[0] = r->nic[0];
+}
+
+void world_rail_lost(struct world *w, uint32_t rail)
+{
+	struct ref *r = &w->r;
+
+	world_unbond(w);
+	dp_order_flush_over(&w->o);
+	/* nothing goes any more, so that nothing can go too early */
+	if (r->flush & 1)
+		r->acked[0] = r->nic[0];
+	r->flush &= ~1u;
+	r->lost |= 1u << rail;
+}
+
+bool world_can_flush(const struct world *w, uint32_t rail)
+{
+	const struct ref *r = &w->r;
+	unsigned last = UINT32_MAX;
+
+	if (!(r->flush >> rail & 1) || (r->lost >> rail & 1))
+		return false;
+	if (r->flushing[rail])
+		return true;
+	if (!rail)
+		return dp_order_flush_due(&w->o, 0, r->nic[0]);
+	for (unsigned p = r->acked[rail]; (p = next_on(r, rail, p, r->posts)) < r->posts; p++)
+		last = p;
+	return last != UINT32_MAX && dp_order_flush_due(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq);
 }
 
 static bool flush0(struct world *w)
@@ -701,6 +739,10 @@ void world_quiescent(struct world *w)
 {
 	const struct ref *r = &w->r;
 
+	if (r->lost) {
+		demand(dp_order_deliverable(&w->o) == UINT64_MAX, "a completion is not given");
+		return;
+	}
 	demand(r->posted0 == r->n, "stuck: op %u (%s) never goes to rail 0", r->posted0, kind_of(r, r->posted0)->name);
 	demand(next_sibling_op(r) == r->n, "stuck: siblings of op %u never go", next_sibling_op(r));
 	for (unsigned p = r->delivered; p < r->n; p++)

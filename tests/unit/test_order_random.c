@@ -212,7 +212,7 @@ static void one_step(struct world *w, uint32_t window)
 START_TEST(test_random)
 {
 	const char *env = getenv("ORDER_STEPS");
-	uint64_t steps = (env ? strtoull(env, NULL, 0) : 1000000) / 4, cuts = 0, wrs = 0;
+	uint64_t steps = (env ? strtoull(env, NULL, 0) : 1000000) / 4, cuts = 0, wrs = 0, full = 0;
 	struct timespec now;
 	struct world w;
 
@@ -229,6 +229,8 @@ START_TEST(test_random)
 		world_init(&w, kinds, rnd(4) ? nrails : 1, mode, 2);
 		w.r.nrails = nrails;
 		if (rnd(2))
+			w.o.search = 1 + rnd(12);
+		if (rnd(2))
 			world_set_flush(&w, rnd(1u << nrails));
 		if (w.o.nrails == nrails)
 			world_bond(&w);
@@ -238,13 +240,18 @@ START_TEST(test_random)
 		}
 		settle(&w);
 		for (unsigned p = 0; p < w.r.n; p++)
-			cuts += !w.r.whole[p];
+			cuts += !w.r.whole[p], full += (w.r.full0[p] | w.r.fulls[p]) != 0;
 		wrs += w.r.n;
 		world_fini(&w);
 	}
-	printf("mode %d: seed %" PRIu64 ", %" PRIu64 " programs, %" PRIu64 " steps, %" PRIu64 " WRs, %" PRIu64 " cut\n",
-	       mode, seed, program, step, wrs, cuts);
+	printf("mode %d: seed %" PRIu64 ", %" PRIu64 " programs, %" PRIu64 " steps, %" PRIu64 " WRs, %" PRIu64 " cut, %" PRIu64
+	       " waited for all\n", mode, seed, program, step, wrs, cuts, full);
 	ck_assert_uint_gt(cuts, 0);
+	/* the other modes do not look at ranges */
+	if (mode == DP_ORDER_STRICT || mode == DP_ORDER_SIGNAL)
+		ck_assert_uint_gt(full, 0);
+	else
+		ck_assert_uint_eq(full, 0);
 }
 END_TEST
 
