@@ -272,9 +272,12 @@ static void release(struct dp_qp *q)
 		flush(q);
 		return;
 	}
+again:
 	switch (dp_qp_release(q)) {
 	case DP_RELEASED:
 		flush(q);
+		if (dp_queue_may_go(q))
+			goto again;
 		break;
 	case DP_REFUSED0:
 		dp_fail_refused(q);

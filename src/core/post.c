@@ -571,6 +571,8 @@ static int post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
 		ret = session && wr ? check_session(q, wr) : 0;
 		if (!ret)
 			ret = post_bonded(q, wr, bad);
+		if (dp_queue_may_go(q) && dp_qp_release(q) != DP_RELEASED)
+			q->sibling_refused = true;
 		dp_meter_update(q);
 		dp_qp_update_busy(q);
 		break;

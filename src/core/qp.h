@@ -140,6 +140,11 @@ void dp_chain_drop(struct dp_qp *q); /* empties all */
 struct dp_qwr *dp_qwr_new(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part,
 			  const uint32_t *rkey, const uint32_t *lkey);
 void dp_queue_drop(struct dp_qp *q); /* frees every copy */
+/* May something go that dp_qp_release() has not posted? So it is when a flush was due and found nothing to read. */
+static inline bool dp_queue_may_go(struct dp_qp *q)
+{
+	return dp_order_queued(&q->order) && !q->retry && (dp_order_may_post0(&q->order) || dp_order_may_posts(&q->order));
+}
 /*
  * Posts whatever is queued on rail 0 alone, whole, without waiting: the QP is in ERR, the provider flushes it. If it is
  * not (in_err), or the provider takes none, dp_fail_fake() for each.
