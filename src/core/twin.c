@@ -204,7 +204,7 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 	}
 	rail->max_sge = init.cap.max_send_sge;
 	/* without it there are no flushes, which is said when one is needed */
-	if (rail->idx && dp_cfg.flush != DP_FLUSH_ACK && !dp_scratch_make(q->pd, rail->sib_idx))
+	if (rail->idx && !dp_scratch_make(q->pd, rail->sib_idx))
 		rail->scratch_lkey = q->pd->scratch[rail->sib_idx]->lkey;
 	attr.pkey_index = rail->idx ? sibling_pkey(q, sib) : q->init.pkey_index;
 	attr.port_num = port_of(q, rail);

@@ -14,10 +14,16 @@ number() { cat "$out"/*.json 2> /dev/null | grep -o "\"$1\": *[0-9]*" | awk -F: 
 # run CARDS FLUSH ORDERING ARG...
 run()
 {
+	client "$1" "$2" "$3" dataflag --timeout 90 "${@:4}"
+}
+
+# client CARDS FLUSH ORDERING CLIENT ARG...
+client()
+{
 	rm -f "$out"/*.json
 	DUALPORT_PORTS=mlx5_0:1,mlx5_1:1 DUALPORT_FLUSH=$2 DUALPORT_ORDERING=$3 DUALPORT_DIAG_JSON=$out/%p.json \
 		timeout -k 5 100 "$top/scripts/softnic" --build . --cards "$1" --seed "$seed" --placement late --dualport -- \
-		"$PWD/tests/clients/dataflag" --dev mlx5_0 --timeout 90 "${@:4}" > "$out/client" 2>&1
+		"$PWD/tests/clients/$4" "${@:5}" --dev mlx5_0 > "$out/client" 2>&1
 	status=$? splits=$(number splits) flushes=$(number flushes) waits=$(number flush_waits) acks=$(number flush_acks)
 }
 
@@ -67,4 +73,24 @@ expect "one card, flush = auto, relaxed ordering: flushed for" "flushes > 0 && w
 # many queue pairs and threads
 run 2 auto signal --rounds 30 --qps 4 --threads 2 --cq all --bidir
 expect "two cards, four queue pairs" "status == 0 && flushes > 0"
+# keys of regions that begin elsewhere for the program than in memory
+for reg in iova iova2; do
+	run 2 auto signal --rounds 40 --overlap 30 --reg $reg
+	expect "two cards, $reg" "status == 0 && flushes > 0 && acks == 0"
+done
+# a program that flushes its own device, by a READ on a queue pair connected to itself: every port, since others wrote
+client 2 ack strict pushed loop --settle-ms 1000
+expect "two cards, flush = ack, the program's own flush" "status == 0 && $(grep -o '"early":[1-9][0-9]*' "$out/client" | wc -l) == 1"
+# regions that allow no READs: said once for siblings and once for the program's port, counted, acknowledgements count
+client 2 auto strict pushed noread --settle-ms 1000
+expect "two cards, no REMOTE_READ" "status == 0 && flushes == 0 && acks > 1 && $(grep -c 'does not allow READs' "$out/client") == 2"
+# relaxed ordering: a WRITE as flag, all data over the other port of the same card
+export DUALPORT_WEIGHTS=1,65535
+client 1 auto strict pushed relaxed --settle-ms 1000
+[ "$splits" = 0 ] && splits=$(number spreads)
+expect "one card, relaxed ordering, data over the other port" "status == 0 && flushes > 0"
+client 1 ack strict pushed relaxed --settle-ms 1000
+[ "$splits" = 0 ] && splits=$(number spreads)
+grep -q 'a flag before its data' "$out/client" || status=0
+expect "control: one card, relaxed ordering, flush = ack: a flag before its data" "status == 1 && flushes == 0"
 exit $failed
