@@ -78,6 +78,11 @@ mutate() {
 		echo "   SURVIVED"
 		bad=1
 	fi
+	# a long random program is cut down to what it takes
+	if [ $n = 1 ] && ! ORDER_STEPS=400000 "$tmp/test_order_random" 2>&1 | grep -q '^[1-9] acts of .* are enough'; then
+		echo "   its failures are not shrunk"
+		bad=1
+	fi
 	[ "$1" != reference ] || return
 	if how=$(export ORDER_WORLD_ONLY=1; caught); then
 		echo "   caught by the world: $how"
