@@ -24,7 +24,9 @@ client()
 	DUALPORT_PORTS=mlx5_0:1,mlx5_1:1 DUALPORT_FLUSH=$2 DUALPORT_ORDERING=$3 DUALPORT_DIAG_JSON=$out/%p.json \
 		timeout -k 5 100 "$top/scripts/softnic" --build . --cards "$1" --seed "$seed" --placement late --dualport -- \
 		"$PWD/tests/clients/$4" "${@:5}" --dev mlx5_0 > "$out/client" 2>&1
-	status=$? splits=$(number splits) flushes=$(number flushes) waits=$(number flush_waits) acks=$(number flush_acks)
+	status=$? splits=$(number splits) flushes=$(number flushes) waits=$(number flush_waits)
+	# shellcheck disable=SC2034 # in conditions of expect()
+	acks=$(number flush_acks)
 }
 
 # expect WHAT CONDITION
