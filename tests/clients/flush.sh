@@ -8,6 +8,7 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 failed=0
 seed=${CLIENTS_SEED:-$RANDOM}
+devices=(--placement late)
 
 number() { cat "$out"/*.json 2> /dev/null | grep -o "\"$1\": *[0-9]*" | awk -F: '{ s += $2 } END { print s + 0 }'; }
 
@@ -22,7 +23,7 @@ client()
 {
 	rm -f "$out"/*.json
 	DUALPORT_PORTS=mlx5_0:1,mlx5_1:1 DUALPORT_FLUSH=$2 DUALPORT_ORDERING=$3 DUALPORT_DIAG_JSON=$out/%p.json \
-		timeout -k 5 100 "$top/scripts/softnic" --build . --cards "$1" --seed "$seed" --placement late --dualport -- \
+		timeout -k 5 100 "$top/scripts/softnic" --build . --cards "$1" --seed "$seed" "${devices[@]}" --dualport -- \
 		"$PWD/tests/clients/$4" "${@:5}" --dev mlx5_0 > "$out/client" 2>&1
 	status=$? splits=$(number splits) flushes=$(number flushes) waits=$(number flush_waits)
 	# shellcheck disable=SC2034 # in conditions of expect()
@@ -83,6 +84,12 @@ done
 # a program that flushes its own device, by a READ on a queue pair connected to itself: every port, since others wrote
 client 2 ack strict pushed loop --settle-ms 1000
 expect "two cards, flush = ack, the program's own flush" "status == 0 && $(grep -o '"early":[1-9][0-9]*' "$out/client" | wc -l) == 1"
+# the spare breaks (the first queue pair after the two programs'): what waits goes on, and one port is left
+echo '400p mlx5_0 qp-error 0x42' > "$out/faults"
+devices=(--faults "$out/faults")
+run 2 auto strict --rounds 60 --overlap 30 --bidir
+expect "two cards, a spare breaks" "status == 0 && flushes > 0 && $(grep -c 'flush of .* one port from here on' "$out/client") > 0"
+devices=(--placement late)
 # regions that allow no READs: said once for siblings and once for the program's port, counted, acknowledgements count
 client 2 auto strict pushed noread --settle-ms 1000
 expect "two cards, no REMOTE_READ" "status == 0 && flushes == 0 && acks > 1 && $(grep -c 'does not allow READs' "$out/client") == 2"
