@@ -186,6 +186,7 @@ START_TEST(table)
 			 "  signals waited             4  (2.50 us each on average, 10.00 us in all)\n"
 			 "  signal wait     median 2.30 us, 99% 4.61 us; let go by ack 1, flush 2, turn 0, room 1\n"
 			 "  deferred                  15\n"
+			 "  full waits                20\n"
 			 "  held                      16\n"
 			 "  flushes                   17  (18 waited for, 19 impossible)\n"
 			 "  fall-backs to one port: no-peer 1, twin-sq-full 2\n");
