@@ -59,6 +59,7 @@ static void end_native(struct dp_bond *b, int reason)
 	for (uint32_t r = 1; r < b->q->nrails; r++)
 		if (b->q->rail[r].twin)
 			dp_twin_destroy(b->q, &b->q->rail[r]);
+	dp_spare_destroy(b->q);
 	dp_bond_put_keys(b);
 	dp_bond_settled(b->q);
 }
@@ -150,6 +151,40 @@ unsigned dp_bond_connect_twins(struct dp_bond *b)
 	return left;
 }
 
+bool dp_bond_wants_spare(enum dp_flush flush, uint32_t nrails, uint64_t upstream, const struct dp_twin_info twin[])
+{
+	for (uint32_t r = 1; flush == DP_FLUSH_AUTO && r < nrails; r++)
+		if (twin[r].qpn && twin[r].upstream != upstream)
+			return true;
+	return flush == DP_FLUSH_READ;
+}
+
+/* Without it acknowledgements of rail 0 count, which is said at the switch. */
+static void make_spare(struct dp_bond *b)
+{
+	int ret = dp_spare_make(b->q, &b->mine[0]);
+
+	if (ret)
+		dp_warn("qp 0x%x: no spare queue pair on %s: %s", b->my_qpn, b->q->c->dev, strerror(-ret));
+}
+
+void dp_bond_connect_spare(struct dp_bond *b)
+{
+	struct dp_qp *q = b->q;
+	int ret = -ENOTCONN;
+
+	if (q->spare && b->theirs[0].qpn)
+		ret = dp_twin_rtr(q, q->spare, &b->mine[0], &b->theirs[0]);
+	if (!ret) {
+		dp_rail_take(q->spare, &b->theirs[0]);
+		return;
+	}
+	if (ret != -ENOTCONN)
+		dp_warn("qp 0x%x: spare queue pair on %s: %s", b->my_qpn, q->c->dev, strerror(-ret));
+	dp_spare_destroy(q);
+	b->mine[0].qpn = 0;
+}
+
 void dp_bond_connected(struct dp_bond *b)
 {
 	dp_timer_disarm(&b->timer);
@@ -170,10 +205,21 @@ static void send_twins(struct dp_bond *b, enum dp_bond_type type)
 	m.upstream = dp_upstream(b->q->c->ctx);
 	dp_rail_port(b->q, 0, port);
 	snprintf(m.port, sizeof(m.port), "%s", port);
+	m.flush = (uint8_t)dp_cfg.flush;
+	m.spare = b->mine[0];
 	m.nrails = b->q->nrails - 1;
 	for (uint32_t r = 1; r < b->q->nrails; r++)
 		m.rail[r - 1] = b->mine[r];
 	dp_bond_send(b->peer, type, &m);
+}
+
+static void tell_connected(struct dp_bond *b)
+{
+	struct dp_bond_msg m;
+
+	head(b, &m);
+	m.spare = b->mine[0];
+	dp_bond_send(b->peer, DP_BOND_CONNECTED, &m);
 }
 
 static void refuse(struct dp_bond *b, const char *why)
@@ -238,6 +284,7 @@ static void take_theirs(struct dp_bond *b, const struct dp_bond_msg *m)
 		b->theirs[i + 1] = m->rail[i];
 	for (uint32_t r = 1; r < b->q->nrails; r++)
 		dp_rail_take(&b->q->rail[r], &b->theirs[r]);
+	b->theirs[0] = m->spare;
 	b->rpd = dp_rpd_get(b->peer, b->peer_pd); /* NULL: tried again at the switch */
 }
 
@@ -257,6 +304,10 @@ static void on_offer(struct dp_bond *b, const struct dp_bond_msg *m)
 		dp_bond_give_up(b, DP_FB_TWIN_QP_FAILED);
 		return;
 	}
+	/* the leader has not seen our twins yet, so we decide for both */
+	if (dp_bond_wants_spare(dp_cfg.flush, b->q->nrails, b->peer_upstream, b->theirs) ||
+	    dp_bond_wants_spare((enum dp_flush)m->flush, b->q->nrails, dp_upstream(b->q->c->ctx), b->mine))
+		make_spare(b);
 	b->state = CONNECTING;
 	dp_timer_arm(&b->timer, dp_cfg.peer_timeout_ns, unanswered);
 	send_twins(b, DP_BOND_ACCEPT);
@@ -272,7 +323,30 @@ static void on_accept(struct dp_bond *b, const struct dp_bond_msg *m)
 		dp_bond_give_up(b, DP_FB_TWIN_QP_FAILED);
 		return;
 	}
-	dp_bond_tell(b, DP_BOND_CONNECTED);
+	if (!b->theirs[0].qpn) {
+		tell_connected(b);
+		dp_bond_connected(b);
+		return;
+	}
+	make_spare(b);
+	dp_bond_connect_spare(b);
+	/* it cannot receive before it knows of ours: it says when it does */
+	b->state = CONNECTING;
+	tell_connected(b);
+}
+
+static void on_connected(struct dp_bond *b, const struct dp_bond_msg *m)
+{
+	if (b->state != CONNECTING)
+		return;
+	b->theirs[0] = m->spare;
+	if (leads(b)) {
+		if (!m->spare.qpn)
+			dp_spare_destroy(b->q);
+	} else if (b->mine[0].qpn) {
+		dp_bond_connect_spare(b);
+		tell_connected(b);
+	}
 	dp_bond_connected(b);
 }
 
@@ -303,6 +377,7 @@ static void lose_peer(struct dp_bond *b, bool in_order)
 	dp_take(&q->scq->lock);
 	dp_take(&q->lock);
 	dp_order_unbond(&q->order);
+	dp_order_flush_over(&q->order); /* its end of the spare is, or soon will be, gone */
 	rpd = q->rpd;
 	q->rpd = NULL;
 	if (!dp_order_queued(&q->order) && dp_order_held(&q->order) == UINT64_MAX &&
@@ -392,8 +467,7 @@ static void dispatch(struct dp_peer *peer, enum dp_bond_type type, const struct 
 		on_accept(b, m);
 		break;
 	case DP_BOND_CONNECTED:
-		if (b->state == CONNECTING)
-			dp_bond_connected(b);
+		on_connected(b, m);
 		break;
 	case DP_BOND_NO:
 		on_no(b, m);

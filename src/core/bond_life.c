@@ -142,6 +142,11 @@ static void loop_to_self(struct dp_bond *b)
 		dp_bond_give_up(b, DP_FB_TWIN_QP_FAILED);
 		return;
 	}
+	if (dp_bond_wants_spare(dp_cfg.flush, q->nrails, b->peer_upstream, b->mine)) {
+		dp_spare_make(q, &b->mine[0]);
+		b->theirs[0] = b->mine[0];
+		dp_bond_connect_spare(b);
+	}
 	dp_bond_connected(b);
 }
 

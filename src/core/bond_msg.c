@@ -56,8 +56,13 @@ int dp_bond_send(struct dp_peer *peer, enum dp_bond_type type, const struct dp_b
 		dp_put64(&b, m->upstream);
 		dp_put(&b, m->port, sizeof(m->port));
 		dp_put32(&b, m->nrails);
+		dp_put8(&b, m->flush);
 		for (uint32_t i = 0; i < m->nrails; i++)
 			put_twin(&b, &m->rail[i]);
+		put_twin(&b, &m->spare);
+		break;
+	case DP_BOND_CONNECTED:
+		put_twin(&b, &m->spare);
 		break;
 	case DP_BOND_NO:
 		dp_put(&b, m->text, sizeof(m->text));
@@ -97,11 +102,22 @@ bool dp_bond_parse(enum dp_bond_type type, const uint8_t *data, size_t len, stru
 		m->nrails = dp_get32(&b);
 		if (m->nrails >= DP_MAX_RAILS)
 			return false;
+		m->flush = dp_get8(&b);
+		if (m->flush > DP_FLUSH_READ)
+			return false;
 		for (uint32_t i = 0; i < m->nrails; i++) {
 			get_twin(&b, &m->rail[i]);
 			if (!twin_sane(&m->rail[i]))
 				return false;
 		}
+		get_twin(&b, &m->spare);
+		if (!twin_sane(&m->spare))
+			return false;
+		break;
+	case DP_BOND_CONNECTED:
+		get_twin(&b, &m->spare);
+		if (!twin_sane(&m->spare))
+			return false;
 		break;
 	case DP_BOND_NO:
 		dp_get(&b, m->text, sizeof(m->text));

@@ -10,7 +10,7 @@ enum dp_bond_type {
 	DP_BOND_ASK = DP_MSG_BOND, /* "I am at RTR and named you" */
 	DP_BOND_OFFER,		   /* leader: my twins are made */
 	DP_BOND_ACCEPT,		   /* follower: mine are made and connected to yours */
-	DP_BOND_CONNECTED,	   /* leader: so are mine */
+	DP_BOND_CONNECTED,	   /* leader: so are mine; then the follower, if its ACCEPT had a spare */
 	DP_BOND_NO,		   /* this QP will not bond */
 	DP_BOND_BYE,		   /* this QP is reset, broken or gone */
 	DP_BOND_TYPES_END,
@@ -24,6 +24,8 @@ struct dp_bond_msg {
 	uint8_t reply;		  /* ASK: in answer to an ASK */
 	uint64_t upstream;	  /* OFFER, ACCEPT: dp_upstream() of the sender's own port */
 	char port[80];		  /* OFFER, ACCEPT: what the sender calls that port */
+	uint8_t flush;		  /* OFFER: the sender's enum dp_flush */
+	struct dp_twin_info spare; /* ACCEPT, CONNECTED: qpn 0: none */
 	uint32_t pd_id;		  /* names the sender's remote keys */
 	uint32_t nrails;
 	struct dp_twin_info rail[DP_MAX_RAILS]; /* qpn 0: none there */

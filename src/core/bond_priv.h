@@ -36,7 +36,7 @@ struct dp_bond {
 	uint32_t peer_pd;
 	uint64_t peer_upstream; /* of its own port */
 	char peer_port[80];	/* what it calls that */
-	struct dp_twin_info mine[DP_MAX_RAILS], theirs[DP_MAX_RAILS]; /* by rail */
+	struct dp_twin_info mine[DP_MAX_RAILS], theirs[DP_MAX_RAILS]; /* by rail; 0: the spare */
 	uint64_t probe_deadline, keys_deadline;
 	struct dp_rpd *rpd; /* until the switch moves it to the QP, and again at the end; put by the control thread */
 	struct dp_timer timer;
@@ -65,6 +65,10 @@ void dp_bond_stop_seeking(struct dp_bond *b);
 void dp_bond_put_keys(struct dp_bond *b);
 unsigned dp_bond_make_twins(struct dp_bond *b, uint32_t limit);
 unsigned dp_bond_connect_twins(struct dp_bond *b);
+/* Connects the spare to the peer's, if both sides have one; else ours is dropped, and mine[0].qpn is 0. */
+void dp_bond_connect_spare(struct dp_bond *b);
+/* Would what this requester does to that peer need flushes of rail 0? upstream: of the peer's port and, by rail, twins. */
+bool dp_bond_wants_spare(enum dp_flush flush, uint32_t nrails, uint64_t upstream, const struct dp_twin_info twin[]);
 /* Twins on both sides can receive. */
 void dp_bond_connected(struct dp_bond *b);
 

@@ -273,6 +273,10 @@ void dp_bond_probe(struct dp_bond *b)
 			q->rail[r].probe = DP_PROBE_FAILED;
 		}
 	}
+	if (q->spare && dp_twin_rts(q, q->spare, &b->mine[0], &b->theirs[0])) {
+		dp_warn("qp 0x%x: spare queue pair on %s cannot send", q->qp_num, q->c->dev);
+		q->spare->rts = false;
+	}
 	/* a short round trip can only be measured by looking at once */
 	for (uint64_t end = dp_now_ns() + PROBE_SPIN_NS; dp_now_ns() < end && probes_open(q);)
 		;
@@ -282,6 +286,10 @@ void dp_bond_probe(struct dp_bond *b)
 int dp_bond_access(struct dp_qp *q)
 {
 	struct dp_bond *b = q->bond;
+
+	/* if it cannot be told, the peer does without */
+	if (q->spare && q->spare->rts)
+		dp_twin_access(q, q->spare);
 
 	for (uint32_t r = 1; r < q->nrails; r++) {
 		struct dp_rail *rail = &q->rail[r];

@@ -123,10 +123,12 @@ static bool post_sibling(struct dp_rail *rail)
 	} else {
 		rail->posted = newest;
 		rail->signaled++;
-		dp_count(&rail->flow->bytes, bytes);
-		dp_count(&rail->flow->msgs, msgs);
-		if (reads)
-			dp_count(&rail->flow->read_bytes, reads);
+		if (rail->flow) {
+			dp_count(&rail->flow->bytes, bytes);
+			dp_count(&rail->flow->msgs, msgs);
+			if (reads)
+				dp_count(&rail->flow->read_bytes, reads);
+		}
 	}
 	empty(ch);
 	return ok;
@@ -143,6 +145,13 @@ bool dp_chain_posts(struct dp_qp *q)
 			more = !dp_flush_chain(q, r);
 			ok &= post_sibling(&q->rail[r]);
 		} while (more && ok);
+	}
+	if (q->order.flush & 1) {
+		dp_flush_spare(q);
+		if (!post_sibling(q->spare)) {
+			dp_order_flush_over(&q->order);
+			ok = false;
+		}
 	}
 	return ok;
 }

@@ -77,6 +77,7 @@ struct dp_ctx {
 	bool opened;		/* with lock: its group was chosen, and the siblings were looked for */
 	_Atomic uint32_t nsib;	/* 0 until then, and if there is no group for this process */
 	struct dp_sib *sib;	/* the other ports of the group, in its order */
+	struct dp_sib own;	/* the program's own context, for spares; ctx is NULL if there are none */
 	uint32_t place;		/* of the program's own port in the group */
 	int lag;		/* that port of its bond, to which bonded QPs are pinned; 0: they are not */
 	_Atomic bool lag_refused; /* pinning is not possible (said) */
@@ -145,6 +146,7 @@ struct dp_mr {
 int dp_scratch_make(struct dp_pd *pd, uint32_t sib_idx);
 /* Only in the program's own PD (shared siblings), or only in the others. */
 void dp_scratch_drop(struct dp_pd *pd, bool shared);
+struct ibv_mr *dp_scratch_reg(const struct dp_verbs *real, struct ibv_pd *pd); /* as ibv_reg_mr */
 #define DP_EVERY_MAX 64 /* bytes of it */
 
 struct dp_pd *dp_pd_find(struct ibv_pd *pd);
@@ -381,6 +383,7 @@ struct dp_rail {
 	struct dp_dirty dirty[DP_DIRTY];
 	uint32_t ndirty, flushing; /* flushing: READs of flushes outstanding */
 	uint32_t scratch_lkey;	   /* 0: there is no scratch memory */
+	struct ibv_mr *scratch;	   /* the spare's own; twins share their PD's */
 	struct ibv_qp *twin;
 	struct dp_icq *icq;
 	uint32_t icq_used; /* entries of it that are set apart */
@@ -424,6 +427,7 @@ struct dp_qp {
 	/* with lock */
 	uint32_t nrails;
 	struct dp_rail *rail; /* [nrails] once bonded */
+	struct dp_rail *spare; /* spare.c, idx 0; NULL: there is none */
 	struct dp_order order;
 	struct dp_slot *slot;	   /* [order.mask + 1] */
 	struct dp_plan_policy policy;

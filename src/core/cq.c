@@ -258,8 +258,8 @@ static void flush(struct dp_qp *q)
 
 	if (state == DP_QP_NATIVE || state == DP_QP_PENDING || q->twins_err)
 		return;
-	for (uint32_t r = 1; r < q->order.nrails && !due; r++)
-		due = dp_order_flush_due(&q->order, r, q->rail[r].posted);
+	for (uint32_t r = 0; r < q->order.nrails && !due; r++)
+		due = dp_order_flush_due(&q->order, r, r ? q->rail[r].posted : q->order.done[0]);
 	if (due && !dp_chain_posts(q))
 		dp_fail_sibling(q, IBV_WC_LOC_QP_OP_ERR, UINT64_MAX);
 }
@@ -272,9 +272,12 @@ static void release(struct dp_qp *q)
 		flush(q);
 		return;
 	}
+again:
 	switch (dp_qp_release(q)) {
 	case DP_RELEASED:
 		flush(q);
+		if (dp_queue_may_go(q))
+			goto again;
 		break;
 	case DP_REFUSED0:
 		dp_fail_refused(q);
@@ -317,7 +320,9 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 	}
 	if (seq > rail->seen)
 		rail->seen = seq;
-	if (wc->status == IBV_WC_SUCCESS) {
+	if (wc->status != IBV_WC_SUCCESS && rail == q->spare) {
+		dp_spare_lost(q, wc->status);
+	} else if (wc->status == IBV_WC_SUCCESS) {
 		atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
 		rail->signaled--;
 		q->event = flush ? DP_WAIT_FLUSH : DP_WAIT_ACK;

@@ -124,6 +124,9 @@ struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
 	dp_lock_init(&c->lock);
 	dp_hmap_init(&c->qpns);
 	dp_hmap_init(&c->lkeys);
+	dp_hmap_init(&c->own.twins);
+	c->own.real = real;
+	snprintf(c->own.text, sizeof(c->own.text), "%s", c->dev);
 	c->ops = ctx->ops;
 	c->create_qp_ex = verbs_get_ctx(ctx)->create_qp_ex;
 	c->create_cq_ex = verbs_get_ctx(ctx)->create_cq_ex;
@@ -174,6 +177,7 @@ static void unlock_one(void *val, void *arg)
 	init_meters(c);
 	dp_lock_init(&c->qpns.lock);
 	dp_lock_init(&c->lkeys.lock);
+	dp_lock_init(&c->own.twins.lock);
 	for (uint32_t i = 0; i < c->nsib; i++) {
 		dp_lock_init(&c->sib[i].twins.lock);
 		dp_lock_init(&c->sib[i].meter.lock);
@@ -266,6 +270,8 @@ static void settle(struct dp_ctx *c, const void *addr)
 		return;
 	for (int i = 0; i < n; i++)
 		open_sibling(c, &c->sib[i]);
+	if (!c->real->query_device(c->ctx, &c->own.attr))
+		c->own.ctx = c->ctx;
 	/* release: whoever sees the number sees them */
 	atomic_store_explicit(&c->nsib, (uint32_t)n, memory_order_release);
 }
@@ -295,6 +301,7 @@ static void free_ctx(struct dp_ctx *c)
 {
 	for (uint32_t i = 0; i < c->nsib; i++)
 		dp_hmap_fini(&c->sib[i].twins);
+	dp_hmap_fini(&c->own.twins);
 	dp_hmap_fini(&c->qpns);
 	dp_hmap_fini(&c->lkeys);
 	free(c->sib);

@@ -91,6 +91,8 @@ static void begin(struct dp_qp *q, bool move)
 	/* release: as for every change of state */
 	atomic_store_explicit(&q->state, DP_QP_FAILING, memory_order_release);
 	dp_order_unbond(&q->order);
+	/* what rail 0 acknowledged is good: one port would give it */
+	dp_order_flush_over(&q->order);
 	q->fail_since = dp_now_ns();
 	q->fail_deadline = q->fail_since + patience_ns(q);
 	/* the oldest WR that rail 0 has not completed */

@@ -6,7 +6,9 @@
  *
  * A flush covers whatever was posted before it on its rail, so it is posted when somebody waits (order.c says), not for
  * each WRITE; and right behind the WRITEs, before their acknowledgement. READs go where no completion of the program's
- * is touched: on the twins, which have room for them beside the program's own requests.
+ * is touched: on the twins, which have room for them beside the program's own requests. For what rail 0 wrote that is the
+ * spare (spare.c), another queue pair over the same ports: a READ there overtakes what the program's has not delivered
+ * yet, so it is posted only when that is acknowledged, and covers that.
  */
 #include "qp.h"
 
@@ -19,11 +21,16 @@
 /* What flushes read, and what the siblings' parts of the program's own flushes read; nobody looks at it. */
 static uint8_t scratch[DP_EVERY_MAX] __attribute__((aligned(DP_EVERY_MAX)));
 
+struct ibv_mr *dp_scratch_reg(const struct dp_verbs *real, struct ibv_pd *pd)
+{
+	return real->reg_mr(pd, scratch, sizeof(scratch), IBV_ACCESS_LOCAL_WRITE);
+}
+
 int dp_scratch_make(struct dp_pd *pd, uint32_t i)
 {
 	if (pd->scratch[i])
 		return 0;
-	pd->scratch[i] = pd->c->real->reg_mr(pd->twin[i], scratch, sizeof(scratch), IBV_ACCESS_LOCAL_WRITE);
+	pd->scratch[i] = dp_scratch_reg(pd->c->real, pd->twin[i]);
 	return pd->scratch[i] ? 0 : -errno;
 }
 
@@ -56,6 +63,8 @@ void dp_flush_setup(struct dp_qp *q, uint64_t rail0)
 {
 	static _Atomic bool said, said_scratch;
 
+	static _Atomic bool said_spare;
+
 	q->order.flush = 0;
 	for (uint32_t r = 1; r < q->nrails && dp_cfg.flush != DP_FLUSH_ACK; r++) {
 		struct dp_rail *rail = &q->rail[r];
@@ -69,6 +78,15 @@ void dp_flush_setup(struct dp_qp *q, uint64_t rail0)
 			say_ack(q, &said_scratch, "there is no memory for flushes");
 		else
 			say_ack(q, &said, "the peer's queue pair does not allow READs");
+	}
+	if (!q->order.flush)
+		return;
+	/* siblings that reach memory another way can be seen before what rail 0 has had acknowledged */
+	if (q->spare && q->spare->rts && q->spare->peer_reads && q->spare->scratch_lkey) {
+		q->spare->flushes = true;
+		q->order.flush |= 1;
+	} else {
+		say_ack(q, &said_spare, "there is no spare queue pair on the program's own port");
 	}
 }
 
@@ -86,7 +104,7 @@ static struct dp_dirty *find(struct dp_rail *rail, uint32_t rkey0)
 }
 
 /* Forgets what is visible. */
-static void purge(struct dp_qp *q, struct dp_rail *rail)
+static void purge(const struct dp_qp *q, struct dp_rail *rail)
 {
 	uint64_t visible = q->order.visible[rail->idx];
 
@@ -121,12 +139,27 @@ static void forget_oldest(struct dp_rail *rail)
 	forget(rail, oldest);
 }
 
+static void wrote(struct dp_rail *rail, uint64_t seq, uint64_t addr, uint32_t rkey0, uint32_t rkey)
+{
+	struct dp_dirty *d = find(rail, rkey0);
+
+	if (!d) {
+		if (rail->ndirty == DP_DIRTY)
+			forget_oldest(rail);
+		d = &rail->dirty[rail->ndirty++];
+		d->rkey0 = rkey0;
+		d->first = seq;
+	}
+	d->rkey = rkey;
+	d->addr = addr;
+	d->last = seq;
+}
+
 void dp_flush_wrote(struct dp_qp *q, uint32_t r, uint64_t seq, uint64_t addr, uint32_t rkey0,
 		    const struct dp_rkeys *keys)
 {
 	static _Atomic bool said;
 	struct dp_rail *rail = &q->rail[r];
-	struct dp_dirty *d;
 
 	if (!rail->flushes)
 		return;
@@ -135,17 +168,29 @@ void dp_flush_wrote(struct dp_qp *q, uint32_t r, uint64_t seq, uint64_t addr, ui
 			say_ack(q, &said, "a memory region of the peer does not allow READs");
 		return;
 	}
-	d = find(rail, rkey0);
-	if (!d) {
-		if (rail->ndirty == DP_DIRTY)
-			forget_oldest(rail);
-		d = &rail->dirty[rail->ndirty++];
-		d->rkey0 = rkey0;
-		d->first = seq;
+	wrote(rail, seq, addr, rkey0, keys->key[rail->peer_sib_idx]);
+}
+
+void dp_flush_wrote0(struct dp_qp *q, uint64_t seq, uint64_t addr, uint32_t rkey0)
+{
+	static _Atomic bool said, said_many;
+	struct dp_rail *rail = q->spare;
+	enum dp_fallback why;
+	const struct dp_rkeys *keys = q->rpd ? dp_rkey_get(q->rpd, rkey0, &why) : NULL;
+
+	/* the key may be that of a window, with which only the program's own queue pair may read */
+	if (!keys || !(keys->flags & DP_RKEY_READ)) {
+		say_ack(q, &said, keys ? "a memory region of the peer, written to over the program's own port, does not "
+					 "allow READs" :
+					 "nothing is known of a key with which the program writes over its own port");
+		return;
 	}
-	d->rkey = keys->key[rail->peer_sib_idx];
-	d->addr = addr;
-	d->last = seq;
+	if (!find(rail, rkey0) && rail->ndirty == DP_DIRTY) {
+		purge(q, rail);
+		if (rail->ndirty == DP_DIRTY)
+			say_ack(q, &said_many, "too many regions wait for a flush of the program's own port");
+	}
+	wrote(rail, seq, addr, rkey0, rkey0);
 }
 
 /* Is the key still good? A region that is gone needs no flush, and a READ of it would break the connection. */
@@ -153,6 +198,8 @@ static bool still_there(const struct dp_qp *q, const struct dp_rail *rail, const
 {
 	const struct dp_rkeys *keys = q->rpd ? dp_rkey_peek(q->rpd, d->rkey0) : NULL;
 
+	if (rail == q->spare)
+		return keys && (keys->flags & DP_RKEY_READ);
 	return !q->rpd || (keys && rail->peer_sib_idx < keys->n && keys->key[rail->peer_sib_idx] == d->rkey);
 }
 
@@ -173,13 +220,12 @@ static void append(struct dp_rail *rail, const struct dp_dirty *d, uint64_t wr_i
 	ch->n++;
 }
 
-bool dp_flush_chain(struct dp_qp *q, uint32_t r)
+/* posted: what a flush that is posted now covers. */
+static bool chain(struct dp_qp *q, struct dp_rail *rail, uint64_t posted)
 {
-	struct dp_rail *rail = &q->rail[r];
 	struct dp_chain *ch = &rail->chain;
 	struct dp_order *o = &q->order;
-	uint64_t posted = ch->n ? ch->wr[ch->n - 1].wr_id : rail->posted;
-	uint32_t k = 0;
+	uint32_t r = rail->idx, k = 0;
 
 	if (rail->dead || !dp_order_flush_due(o, r, posted))
 		return true;
@@ -209,6 +255,18 @@ bool dp_flush_chain(struct dp_qp *q, uint32_t r)
 	return true;
 }
 
+bool dp_flush_chain(struct dp_qp *q, uint32_t r)
+{
+	const struct dp_chain *ch = &q->rail[r].chain;
+
+	return chain(q, &q->rail[r], ch->n ? ch->wr[ch->n - 1].wr_id : q->rail[r].posted);
+}
+
+void dp_flush_spare(struct dp_qp *q)
+{
+	chain(q, q->spare, q->order.done[0]);
+}
+
 uint64_t dp_flush_covers(uint64_t wr_id)
 {
 	return COVERS(wr_id);
@@ -217,7 +275,7 @@ uint64_t dp_flush_covers(uint64_t wr_id)
 void dp_flush_done(struct dp_qp *q, struct dp_rail *rail, uint64_t wr_id)
 {
 	struct dp_order *o = &q->order;
-	bool go0 = dp_order_may_post0(o), give = dp_order_deliverable(o) != UINT64_MAX;
+	bool go0 = dp_order_may_post0(o), gos = dp_order_may_posts(o), give = dp_order_deliverable(o) != UINT64_MAX;
 
 	/* its acknowledgements may only be known from it */
 	dp_order_done(o, rail->idx, COVERS(wr_id));
@@ -225,6 +283,8 @@ void dp_flush_done(struct dp_qp *q, struct dp_rail *rail, uint64_t wr_id)
 	dp_order_flushed(o, rail->idx, COVERS(wr_id));
 	purge(q, rail);
 	if (!go0 && dp_order_may_post0(o))
+		dp_count(&dp_counters.flush_waits, 1);
+	if (!gos && dp_order_may_posts(o))
 		dp_count(&dp_counters.flush_waits, 1);
 	if (!give && dp_order_deliverable(o) != UINT64_MAX)
 		dp_count(&dp_counters.flush_waits, 1);

@@ -60,6 +60,7 @@ int dp_order_init(struct dp_order *o, uint32_t nrails, enum dp_ordering mode, ui
 	memset(o, 0, sizeof(*o));
 	o->nrails = nrails;
 	o->mode = mode;
+	o->search = DP_ORDER_SEARCH;
 	return alloc_slots(o, slots);
 }
 
@@ -74,7 +75,7 @@ void dp_order_fini(struct dp_order *o)
 void dp_order_reset(struct dp_order *o)
 {
 	struct dp_order n = {
-		.nrails = o->nrails, .mode = o->mode, .mask = o->mask, .op = o->op, .rail = o->rail
+		.nrails = o->nrails, .mode = o->mode, .search = o->search, .mask = o->mask, .op = o->op, .rail = o->rail
 	};
 
 	*o = n;
@@ -121,12 +122,16 @@ int dp_order_widen(struct dp_order *o, uint32_t nrails)
 void dp_order_bond(struct dp_order *o)
 {
 	o->bonded = true;
+	/* nobody knows which memory it was; the handshake took longer than any write does on its way there */
+	o->visible[0] = o->done[0];
+	o->last_write[0] = o->next;
 	if (o->done[0] == o->next)
 		return;
 	for (uint64_t p = o->tail; p < o->next; p++)
 		dp_order_op(o, p)->flags |= DP_OP_ALL;
 	o->last_signal = o->last_all = o->next;
 	o->last_read[0] = o->next;
+	o->want[0] = o->next; /* their completions were not known to need it */
 }
 
 void dp_order_unbond(struct dp_order *o)
@@ -134,10 +139,20 @@ void dp_order_unbond(struct dp_order *o)
 	o->bonded = false;
 }
 
+static void after_done(struct dp_order *o, uint32_t rail);
+
+void dp_order_flush_over(struct dp_order *o)
+{
+	if (!(o->flush & 1))
+		return;
+	o->flush &= ~UINT32_C(1);
+	after_done(o, 0);
+}
+
 /* What is at or before this number on a rail concerns nobody any more. */
 static uint64_t settled(const struct dp_order *o, uint32_t r)
 {
-	return r && (o->flush >> r & 1) ? o->visible[r] : o->done[r];
+	return o->flush >> r & 1 ? o->visible[r] : o->done[r];
 }
 
 /* Does a signal wait until the siblings have drained? */
@@ -159,16 +174,19 @@ static bool conflict(unsigned fe, const struct dp_op_rail *e, unsigned fl, struc
 
 /*
  * Raises wait[e], for each rail e other than `rail`, to the newest fragment there that conflicts with the
- * fragment (remote, local) of a bulk WR on `rail`.
+ * fragment (remote, local) of a bulk WR on `rail`. Returns the rails where it did not look at everything, and waits for all
+ * of the rest.
  */
-static void wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t rail, struct dp_range remote,
-			      struct dp_range local, uint64_t wait[])
+static uint32_t wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t rail, struct dp_range remote,
+				  struct dp_range local, uint64_t wait[])
 {
+	uint32_t full = 0;
+
 	for (uint32_t e = 0; e < o->nrails; e++) {
 		if (e == rail || o->planned[e] == settled(o, e))
 			continue;
 		/* the hull of all that is outstanding there spares the scan in the common case */
-		if (!(e == 0 && o->last_all > o->done[0]) && !overlap(o->hull[e], remote) &&
+		if (!(e == 0 && o->last_all > settled(o, 0)) && !overlap(o->hull[e], remote) &&
 		    !overlap(o->lhull[e], local))
 			continue;
 		for (uint64_t p = o->next; p-- > o->tail;) {
@@ -177,6 +195,11 @@ static void wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t
 
 			if (er->seq <= settled(o, e) || er->seq <= wait[e])
 				break; /* numbers only fall from here on */
+			if (o->next - p > o->search) {
+				wait[e] = er->seq;
+				full |= UINT32_C(1) << e;
+				break;
+			}
 			if (e && empty(er->remote))
 				continue; /* the number is an earlier op's */
 			fe = dp_order_op(o, p)->flags;
@@ -188,15 +211,17 @@ static void wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t
 			}
 		}
 	}
+	return full;
 }
 
 /*
  * What bulk WR d has to wait for when cut as part[]: wait0[] for its part on rail 0, waits[] for the others.
  * Numbers already reached are harmless.
  */
-static void bulk_waits(const struct dp_order *o, const struct dp_op_desc *d, const struct dp_range remote[],
+static void bulk_waits(struct dp_order *o, const struct dp_op_desc *d, const struct dp_range remote[],
 		       const struct dp_range local[], bool whole, uint64_t wait0[], uint64_t waits[])
 {
+	struct dp_op *op = dp_order_op(o, o->next);
 	uint32_t nr = o->nrails;
 
 	if (o->mode == DP_ORDER_RC) {
@@ -216,12 +241,12 @@ static void bulk_waits(const struct dp_order *o, const struct dp_op_desc *d, con
 	}
 	if (o->mode == DP_ORDER_RELAXED)
 		return;
-	wait_for_overlaps(o, d->flags, 0, remote[0], local[0], wait0);
+	op->full0 = wait_for_overlaps(o, d->flags, 0, remote[0], local[0], wait0);
 	if (whole)
 		return;
 	for (uint32_t r = 1; r < nr; r++)
 		if (!empty(remote[r]))
-			wait_for_overlaps(o, d->flags, r, remote[r], local[r], waits);
+			op->fulls |= wait_for_overlaps(o, d->flags, r, remote[r], local[r], waits);
 	if (o->mode == DP_ORDER_STRICT)
 		raise_to(&waits[0], o->last_signal);
 }
@@ -265,7 +290,7 @@ static void clear_waits(const struct dp_order *o, struct waits *w)
 	memset(w->siblings, 0, o->nrails * sizeof(uint64_t));
 }
 
-/* What op d, entered with these numbers, needs to be visible on sibling r. */
+/* What op d, entered with these numbers, needs to be visible on rail r. */
 static void want_visible(struct dp_order *o, const struct dp_op_desc *d, uint32_t r, const struct dp_op_rail *or)
 {
 	if (d->flags & DP_OP_STRONG)
@@ -276,6 +301,14 @@ static void want_visible(struct dp_order *o, const struct dp_op_desc *d, uint32_
 	raise_to(&o->want[r], or->waits);
 	if (d->flags & DP_OP_SIGNALED)
 		raise_to(&o->want[r], or->seq);
+}
+
+/* Does what op d has on rail r write to the peer's memory? */
+static bool writes(const struct dp_op_desc *d, uint32_t r, struct dp_range remote)
+{
+	if (d->flags & DP_OP_READ)
+		return false;
+	return !empty(remote) || (r == 0 && !(d->flags & (DP_OP_BULK | DP_OP_PLAIN)));
 }
 
 /* Enters the op at o->next and raises the marks that later ops look at. */
@@ -303,10 +336,9 @@ static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct d
 		};
 		if (here && (d->flags & (DP_OP_READ | DP_OP_ATOMIC)))
 			o->last_read[r] = o->planned[r];
-		if (r && here && !(d->flags & DP_OP_READ))
+		if (here && writes(d, r, remote[r]))
 			o->last_write[r] = o->planned[r];
-		if (r)
-			want_visible(o, d, r, or);
+		want_visible(o, d, r, or);
 		hull_add(&o->hull[r], remote[r]);
 		hull_add(&o->lhull[r], local[r]);
 		o->bytes[r] += size_of(remote[r]);
@@ -327,7 +359,7 @@ static bool untold(const struct dp_order *o, const struct waits *w)
 /* Where DP_OP_HASTE matters. */
 static bool would_wait(const struct dp_order *o, const struct waits *w)
 {
-	bool wait = w->siblings[0] > o->done[0];
+	bool wait = w->siblings[0] > settled(o, 0);
 
 	for (uint32_t r = 1; o->mode == DP_ORDER_RC && r < o->nrails && !wait; r++)
 		wait = !dp_order_reached(o, r, w->siblings[r], false) || !dp_order_reached(o, r, w->rail0[r], false);
@@ -480,7 +512,7 @@ static void arrive(struct dp_order *o, uint32_t rail, uint64_t bytes)
 static void after_done(struct dp_order *o, uint32_t rail)
 {
 	/* what was not written need not be flushed */
-	if (rail && o->visible[rail] >= o->last_write[rail])
+	if (o->visible[rail] >= o->last_write[rail])
 		o->visible[rail] = o->done[rail];
 	if (settled(o, rail) == o->planned[rail])
 		o->hull[rail] = o->lhull[rail] = (struct dp_range){ 0, 0 };
@@ -551,7 +583,7 @@ uint64_t dp_order_deliverable(struct dp_order *o)
 	if (dp_order_held(o) == UINT64_MAX)
 		return UINT64_MAX;
 	or = dp_order_rail(o, o->deliver, 0);
-	for (uint32_t r = 1; r < o->nrails; r++)
+	for (uint32_t r = 0; r < o->nrails; r++)
 		if (!dp_order_reached(o, r, or[r].seq, false))
 			return UINT64_MAX;
 	return o->deliver;

@@ -10,7 +10,9 @@
  *
  * An acknowledgement says that the peer's device has the bytes, not that they can be seen. On a sibling in `flush`, and
  * for an op with DP_OP_STRONG on every sibling, "completed" means visible: known so from a flush, a READ of ours on the
- * same rail behind the fragments that it covers. It has no number: it names the newest fragment before it.
+ * same rail behind the fragments that it covers. It has no number: it names the newest fragment before it. If rail 0 is
+ * in `flush`, what siblings' parts and completions wait for there is the same. Its flushes go on a queue pair beside it, so
+ * they cover what was acknowledged there when they were posted.
  *
  * Two queues drain independently: rail 0 strictly in program order, and the sibling parts in program order
  * among themselves. "Passing a signal" means that a sibling part goes while the signal still waits.
@@ -65,11 +67,19 @@ struct dp_op {
 	bool whole;	/* all bytes on rail 0 */
 	enum { DP_BEHIND_NOT, DP_BEHIND_UNTOLD, DP_BEHIND_HASTE } behind; /* why whole: nothing would tell; DP_OP_HASTE */
 	struct dp_op_marks before; /* for dp_order_undo() */
+	/*
+	 * Bit per rail: more was outstanding there than is searched for overlaps, so that all of the rest is waited for, by
+	 * the part on rail 0, and by those on siblings. The latter also if it went whole because of that.
+	 */
+	uint32_t full0, fulls;
 };
+
+#define DP_ORDER_SEARCH 64 /* ops that one search for overlaps looks at */
 
 struct dp_order {
 	uint32_t nrails;
 	enum dp_ordering mode;
+	uint32_t search; /* DP_ORDER_SEARCH; tests make it less */
 	bool bonded; /* false: nothing may go to siblings (before the switch, after un-bonding) */
 
 	/* positions of ops; a position p lives in slot p & mask */
@@ -94,8 +104,8 @@ struct dp_order {
 	uint64_t sent[DP_MAX_RAILS], arrived[DP_MAX_RAILS]; /* bytes posted, and of these completed, ever */
 	uint64_t last_all; /* of the newest op whose ranges are unknown */
 
-	uint32_t flush;		/* bit r: on sibling r, acknowledged is not visible. Constant while bonded */
-	uint64_t visible[DP_MAX_RAILS];	   /* "done" in the sense of visible, siblings only; never above done */
+	uint32_t flush;		/* bit r: on rail r, acknowledged is not visible. Constant while bonded, but for bit 0 */
+	uint64_t visible[DP_MAX_RAILS];	   /* "done" in the sense of visible, if in flush, and on siblings; never above done */
 	uint64_t want[DP_MAX_RAILS];	   /* what somebody waits to be visible */
 	uint64_t asked[DP_MAX_RAILS];	   /* flushes posted cover that many */
 	uint64_t last_write[DP_MAX_RAILS]; /* number of the newest WRITE there: behind it there is nothing to flush */
@@ -157,9 +167,11 @@ void dp_order_posteds(struct dp_order *o);
 
 /* Sibling rail completed everything up to its fragment number seq. */
 void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq);
+/* There are no flushes of rail 0 any more: acknowledgements count. */
+void dp_order_flush_over(struct dp_order *o);
 /*
- * Should a flush be posted on this sibling now? posted: the newest fragment that was posted there; it is what the flush
- * covers. dp_order_flush_posted() says that it was, dp_order_flushed() that it completed.
+ * Should a flush be posted on this rail now? posted: the newest fragment that was posted there (rail 0: acknowledged); it
+ * is what the flush covers. dp_order_flush_posted() says that it was, dp_order_flushed() that it completed.
  */
 bool dp_order_flush_due(const struct dp_order *o, uint32_t rail, uint64_t posted);
 void dp_order_flush_posted(struct dp_order *o, uint32_t rail, uint64_t posted);
@@ -176,10 +188,10 @@ uint64_t dp_order_held(struct dp_order *o);
 /* The next completion that may be given; UINT64_MAX if none. dp_order_delivered() says that it was. */
 uint64_t dp_order_deliverable(struct dp_order *o);
 void dp_order_delivered(struct dp_order *o);
-/* Is fragment n of a sibling as complete as later ops may need it? */
+/* Is fragment n of a rail as complete as later ops may need it? */
 static inline bool dp_order_reached(const struct dp_order *o, uint32_t rail, uint64_t n, bool strong)
 {
-	bool visible = rail && (strong || (o->flush >> rail & 1));
+	bool visible = (o->flush >> rail & 1) || (rail && strong);
 
 	return (visible ? o->visible[rail] : o->done[rail]) >= n;
 }

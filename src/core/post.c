@@ -111,8 +111,8 @@ static bool room_on(const struct dp_qp *q, uint32_t r)
 static bool may_wait(const struct dp_order *o)
 {
 	if (o->mode == DP_ORDER_RC)
-		return o->done[0] < o->next || !dp_order_siblings_idle(o);
-	return o->done[0] < o->last_signal;
+		return !dp_order_reached(o, 0, o->next, false) || !dp_order_siblings_idle(o);
+	return !dp_order_reached(o, 0, o->last_signal, false);
 }
 
 /* Decides the parts and finds the keys for them. Without success the WR goes whole on rail 0. */
@@ -262,6 +262,17 @@ static void note_writes(struct dp_qp *q, const struct ibv_send_wr *wr, const str
 			dp_flush_wrote(q, r, dp_order_rail(&q->order, pos, r)->seq,
 				       wr->wr.rdma.remote_addr + k->part[r].offset + k->part[r].len - 1,
 				       wr->wr.rdma.rkey, k->keys);
+}
+
+/* The same of what the op at pos has on rail 0, where it has to be flushed. */
+static void note_write0(struct dp_qp *q, const struct ibv_send_wr *wr, const struct wr_class *k, uint64_t pos)
+{
+	const struct dp_part whole = { 0, k->len }, *part = k->split ? &k->part[0] : &whole;
+
+	if (k->d.flags & DP_OP_ATOMIC)
+		dp_flush_wrote0(q, pos + 1, wr->wr.atomic.remote_addr, wr->wr.atomic.rkey);
+	else if ((wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) && part->len)
+		dp_flush_wrote0(q, pos + 1, wr->wr.rdma.remote_addr + part->offset + part->len - 1, wr->wr.rdma.rkey);
 }
 
 /*
@@ -416,6 +427,10 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	}
 	if (k.split)
 		note_writes(q, wr, &k, pos);
+	if (o->flush & 1)
+		note_write0(q, wr, &k, pos);
+	if (op->full0 | op->fulls)
+		dp_count(&dp_counters.full_waits, 1);
 	if (!(k.d.flags & DP_OP_BULK)) {
 		dp_count(&dp_counters.signals, 1);
 	} else if (k.split) {
@@ -556,6 +571,8 @@ static int post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
 		ret = session && wr ? check_session(q, wr) : 0;
 		if (!ret)
 			ret = post_bonded(q, wr, bad);
+		if (dp_queue_may_go(q) && dp_qp_release(q) != DP_RELEASED)
+			q->sibling_refused = true;
 		dp_meter_update(q);
 		dp_qp_update_busy(q);
 		break;

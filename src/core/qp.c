@@ -283,6 +283,7 @@ void dp_qp_teardown(struct dp_qp *q)
 	for (uint32_t r = 1; r < q->nrails; r++)
 		if (q->rail[r].twin)
 			dp_twin_destroy(q, &q->rail[r]);
+	dp_spare_destroy(q);
 	free_tracking(q);
 }
 

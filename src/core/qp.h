@@ -76,12 +76,26 @@ void dp_flush_wrote(struct dp_qp *q, uint32_t r, uint64_t seq, uint64_t addr, ui
  * post it, and call again.
  */
 bool dp_flush_chain(struct dp_qp *q, uint32_t r);
+/* The same for what rail 0 wrote, on the spare, whose chain always has room. order.flush has bit 0. */
+void dp_flush_spare(struct dp_qp *q);
+/* The op of that number on rail 0 writes there, also the byte at addr, with the program's key. order.flush has bit 0. */
+void dp_flush_wrote0(struct dp_qp *q, uint64_t seq, uint64_t addr, uint32_t rkey0);
 /* The newest fragment that a flush with this wr_id covers; of others their own number. */
 uint64_t dp_flush_covers(uint64_t wr_id);
 /* What the good completion of a flush with this wr_id says. */
 void dp_flush_done(struct dp_qp *q, struct dp_rail *rail, uint64_t wr_id);
 /* Makes wr, which has room for an SGE, read to it. */
 void dp_scratch_sge(const struct dp_rail *rail, struct ibv_send_wr *wr, uint32_t len);
+
+/* ---- spare.c: a queue pair of ours over the program's own port, for flushes of what rail 0 wrote */
+
+struct dp_twin_info;
+/* Makes it, in INIT. With ctl held. 0 or -errno. */
+int dp_spare_make(struct dp_qp *q, struct dp_twin_info *mine);
+/* With ctl held, scq->lock and lock not. No spare: nothing. */
+void dp_spare_destroy(struct dp_qp *q);
+/* It broke: nothing tells any more when rail 0's bytes are visible. With lock held. */
+void dp_spare_lost(struct dp_qp *q, enum ibv_wc_status status);
 
 /* ---- post.c and qpex.c: ibv_wr_* */
 
@@ -126,6 +140,11 @@ void dp_chain_drop(struct dp_qp *q); /* empties all */
 struct dp_qwr *dp_qwr_new(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part,
 			  const uint32_t *rkey, const uint32_t *lkey);
 void dp_queue_drop(struct dp_qp *q); /* frees every copy */
+/* May something go that dp_qp_release() has not posted? So it is when a flush was due and found nothing to read. */
+static inline bool dp_queue_may_go(struct dp_qp *q)
+{
+	return dp_order_queued(&q->order) && !q->retry && (dp_order_may_post0(&q->order) || dp_order_may_posts(&q->order));
+}
 /*
  * Posts whatever is queued on rail 0 alone, whole, without waiting: the QP is in ERR, the provider flushes it. If it is
  * not (in_err), or the provider takes none, dp_fail_fake() for each.
@@ -169,7 +188,7 @@ struct dp_twin_info {
 	char text[80];
 };
 
-/* Makes a twin of q for rail (sib set) in INIT, and describes it. 0 or -errno. */
+/* Makes a twin of q for rail (sib set; idx 0: the spare) in INIT, and describes it. 0 or -errno. */
 int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *mine);
 int dp_twin_rtr(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *mine,
 		const struct dp_twin_info *peer);

@@ -85,9 +85,10 @@ struct dp_counters {
 	_Atomic uint64_t signal_wait_hist[DP_WAIT_BUCKETS]; /* dp_signal_waited() */
 	_Atomic uint64_t wait_by[DP_WAIT_CAUSES];	    /* signals, by what let them go at last */
 	_Atomic uint64_t deferred; /* sibling parts that waited for a signal's acknowledgement or an overlap */
+	_Atomic uint64_t full_waits; /* bulk WRs for which more was outstanding than is searched for overlaps */
 	_Atomic uint64_t held;	   /* completions held back */
-	_Atomic uint64_t flushes;     /* READs of ours that push what siblings wrote into the peer's memory */
-	_Atomic uint64_t flush_waits; /* signals and completions that went when such a READ had completed */
+	_Atomic uint64_t flushes;     /* READs of ours that push what was written into the peer's memory */
+	_Atomic uint64_t flush_waits; /* signals, siblings' parts and completions that went when such a READ had completed */
 	_Atomic uint64_t flush_acks;  /* QPs and WRs for which no such READ is possible, although it should be */
 	_Atomic uint64_t fallback[DP_FB_COUNT];
 };

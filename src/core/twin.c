@@ -39,6 +39,12 @@ uint32_t dp_port_rate(struct ibv_context *ctx, uint8_t port)
 	return (uint32_t)lanes[w] * speed[s];
 }
 
+/* The spare is on the program's own port. */
+static uint8_t port_of(const struct dp_qp *q, const struct dp_rail *rail)
+{
+	return rail->idx ? (uint8_t)rail->sib->port.port : q->init.port_num;
+}
+
 /* First line of a file under the port's sysfs directory; "" if unreadable. */
 static void port_file(struct ibv_context *ctx, uint8_t port, const char *what, int index, char *buf, size_t n)
 {
@@ -125,6 +131,14 @@ static int sibling_gid(struct dp_qp *q, struct dp_sib *sib, int gids, struct dp_
 	return -ENOENT;
 }
 
+static int own_gid(struct dp_qp *q, struct dp_twin_info *mine)
+{
+	uint32_t type;
+
+	mine->sgid_index = q->rtr.ah_attr.grh.sgid_index;
+	return dp_gid_of(q->c->real, q->c->ctx, q->init.port_num, mine->sgid_index, &mine->gid, &type, NULL);
+}
+
 /* P_Keys are compared by value: their places in the tables differ. */
 static uint16_t sibling_pkey(struct dp_qp *q, struct dp_sib *sib)
 {
@@ -152,13 +166,13 @@ static int create(struct dp_qp *q, struct dp_rail *rail, struct ibv_qp_init_attr
 	int ret = 0;
 
 	dp_take(&pd->settling);
-	rail->twin = q->c->real->create_qp(pd->twin[rail->sib_idx], init);
+	rail->twin = q->c->real->create_qp(rail->idx ? pd->twin[rail->sib_idx] : pd->pd, init);
 	if (!rail->twin) {
 		ret = -errno;
 		goto out;
 	}
 	pd->guests += rail->sib->shared;
-	if (dp_cfg.flush != DP_FLUSH_ACK && !dp_scratch_make(pd, rail->sib_idx))
+	if (rail->idx && !dp_scratch_make(pd, rail->sib_idx))
 		rail->scratch_lkey = pd->scratch[rail->sib_idx]->lkey;
 out:
 	dp_drop(&pd->settling);
@@ -183,11 +197,11 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .qp_context = &dp_made_by_us };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
 	uint32_t slack = SQ_SLACK + (dp_cfg.flush == DP_FLUSH_ACK ? 0 : DP_FLUSH_SLOTS);
-	uint32_t depth = q->cap.max_send_wr + slack;
+	uint32_t depth = (rail->idx ? q->cap.max_send_wr : 0) + slack;
 	int ret;
 
 	memset(mine, 0, sizeof(*mine));
-	ret = query_port(sib->ctx, (uint8_t)sib->port.port, &port);
+	ret = query_port(sib->ctx, port_of(q, rail), &port);
 	if (ret)
 		return ret;
 	if (port.state != IBV_PORT_ACTIVE && port.state != IBV_PORT_ACTIVE_DEFER) {
@@ -202,7 +216,7 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 	mine->mtu = (uint8_t)port.active_mtu;
 	mine->rd_atomic = at_least_1(q->rtr.max_dest_rd_atomic, sib->attr.max_qp_rd_atom);
 	snprintf(mine->text, sizeof(mine->text), "%s", sib->text);
-	ret = sibling_gid(q, sib, port.gid_tbl_len, mine);
+	ret = rail->idx ? sibling_gid(q, sib, port.gid_tbl_len, mine) : own_gid(q, mine);
 	if (ret)
 		return ret;
 	if (sib->attr.max_qp_wr > 0 && depth > (uint32_t)sib->attr.max_qp_wr)
@@ -212,7 +226,7 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 		return -ENOMEM;
 	init.send_cq = init.recv_cq = rail->icq->cq;
 	init.cap.max_send_wr = depth;
-	init.cap.max_send_sge = q->cap.max_send_sge;
+	init.cap.max_send_sge = rail->idx ? q->cap.max_send_sge : 1;
 	if (sib->attr.max_sge > 0 && init.cap.max_send_sge > (uint32_t)sib->attr.max_sge)
 		init.cap.max_send_sge = (uint32_t)sib->attr.max_sge;
 	init.cap.max_recv_wr = init.cap.max_recv_sge = 1;
@@ -222,8 +236,8 @@ int dp_twin_make(struct dp_qp *q, struct dp_rail *rail, struct dp_twin_info *min
 	if (ret)
 		goto put_icq;
 	rail->max_sge = init.cap.max_send_sge;
-	attr.pkey_index = sibling_pkey(q, sib);
-	attr.port_num = (uint8_t)sib->port.port;
+	attr.pkey_index = rail->idx ? sibling_pkey(q, sib) : q->init.pkey_index;
+	attr.port_num = port_of(q, rail);
 	attr.qp_access_flags = q->init.qp_access_flags;
 	ret = real->modify_qp(rail->twin, &attr,
 			      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
@@ -272,7 +286,7 @@ int dp_twin_rtr(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info
 	attr.rq_psn = peer->psn;
 	attr.max_dest_rd_atomic = mine->rd_atomic;
 	ah->dlid = peer->lid;
-	ah->port_num = (uint8_t)rail->sib->port.port;
+	ah->port_num = port_of(q, rail);
 	if (ah->is_global || mine->link_layer == IBV_LINK_LAYER_ETHERNET) {
 		ah->is_global = 1;
 		ah->grh.dgid = peer->gid;

@@ -8,6 +8,7 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 failed=0
 seed=${CLIENTS_SEED:-$RANDOM}
+devices=(--placement late)
 
 # shellcheck source=tests/clients/number.sh
 . "$top/tests/clients/number.sh"
@@ -15,11 +16,19 @@ seed=${CLIENTS_SEED:-$RANDOM}
 # run CARDS FLUSH ORDERING ARG...
 run()
 {
+	client "$1" "$2" "$3" dataflag --timeout 90 "${@:4}"
+}
+
+# client CARDS FLUSH ORDERING CLIENT ARG...
+client()
+{
 	rm -f "$out"/*.json
 	DUALPORT_PORTS=mlx5_0:1,mlx5_1:1 DUALPORT_FLUSH=$2 DUALPORT_ORDERING=$3 DUALPORT_DIAG_JSON=$out/%p.json \
-		timeout -k 5 100 "$top/scripts/softnic" --build . --cards "$1" --seed "$seed" --placement late --dualport -- \
-		"$PWD/tests/clients/dataflag" --dev mlx5_0 --timeout 90 "${@:4}" > "$out/client" 2>&1
+		timeout -k 5 100 "$top/scripts/softnic" --build . --cards "$1" --seed "$seed" "${devices[@]}" --dualport -- \
+		"$PWD/tests/clients/$4" "${@:5}" --dev mlx5_0 > "$out/client" 2>&1
 	status=$? splits=$(number "$out/" splits) flushes=$(number "$out/" flushes) waits=$(number "$out/" flush_waits)
+	# shellcheck disable=SC2034 # in conditions of expect()
+	acks=$(number "$out/" flush_acks)
 }
 
 # expect WHAT CONDITION
@@ -49,10 +58,49 @@ for ordering in strict signal; do
 	run 1 auto $ordering --rounds 60
 	expect "one card, flush = auto, $ordering" "status == 0 && flushes == 0"
 done
+# what siblings write after rail 0 had its acknowledgement: ranges that overlap, cut elsewhere
+for ordering in strict signal rc; do
+	run 2 auto $ordering --rounds 60 --overlap 30
+	expect "two cards, ranges that overlap, $ordering" "status == 0 && flushes > 0 && acks == 0"
+done
+for ((i = 0; i < 5; i++)); do
+	run 2 ack signal --rounds 60 --overlap 30
+	! grep -q 'still not right' "$out/client" || break
+done
+grep -q 'still not right' "$out/client" || status=0
+expect "control: two cards, flush = ack, ranges that overlap: old bytes for good" "status == 1 && flushes == 0"
+run 2 auto signal --rounds 30 --overlap 30 --qps 4 --threads 2 --cq all --bidir
+expect "two cards, four queue pairs, ranges that overlap" "status == 0 && flushes > 0 && acks == 0"
 # regions with relaxed ordering: a WRITE as a flag is flushed for on one card, too
 run 1 auto signal --rounds 60 --relaxed --flags write8,inline
 expect "one card, flush = auto, relaxed ordering: flushed for" "flushes > 0 && waits > 0"
 # many queue pairs and threads
 run 2 auto signal --rounds 30 --qps 4 --threads 2 --cq all --bidir
 expect "two cards, four queue pairs" "status == 0 && flushes > 0"
+# keys of regions that begin elsewhere for the program than in memory
+for reg in iova iova2; do
+	run 2 auto signal --rounds 40 --overlap 30 --reg $reg
+	expect "two cards, $reg" "status == 0 && flushes > 0 && acks == 0"
+done
+# a program that flushes its own device, by a READ on a queue pair connected to itself: every port, since others wrote
+client 2 ack strict pushed loop --settle-ms 1000
+expect "two cards, flush = ack, the program's own flush" "status == 0 && $(grep -o '"early":[1-9][0-9]*' "$out/client" | wc -l) == 1"
+# the spare breaks (the first queue pair after the two programs'): what waits goes on, and one port is left
+echo '400p mlx5_0 qp-error 0x42' > "$out/faults"
+devices=(--faults "$out/faults")
+run 2 auto strict --rounds 60 --overlap 30 --bidir
+expect "two cards, a spare breaks" "status == 0 && flushes > 0 && $(grep -c 'flush of .* one port from here on' "$out/client") > 0"
+devices=(--placement late)
+# regions that allow no READs: said once for siblings and once for the program's port, counted, acknowledgements count
+client 2 auto strict pushed noread --settle-ms 1000
+expect "two cards, no REMOTE_READ" "status == 0 && flushes == 0 && acks > 1 && $(grep -c 'does not allow READs' "$out/client") == 2"
+# relaxed ordering: a WRITE as flag, all data over the other port of the same card
+export DUALPORT_WEIGHTS=1,65535
+client 1 auto strict pushed relaxed --settle-ms 1000
+[ "$splits" = 0 ] && splits=$(number "$out/" spreads)
+expect "one card, relaxed ordering, data over the other port" "status == 0 && flushes > 0"
+client 1 ack strict pushed relaxed --settle-ms 1000
+[ "$splits" = 0 ] && splits=$(number "$out/" spreads)
+grep -q 'a flag before its data' "$out/client" || status=0
+expect "control: one card, relaxed ordering, flush = ack: a flag before its data" "status == 1 && flushes == 0"
 exit $failed

@@ -125,6 +125,8 @@ static bool must_wait(const struct ref *r, unsigned e, uint32_t re, unsigned l, 
 		return false;
 	if (!(fe & DP_OP_BULK) && r->mode == DP_ORDER_STRICT && rl)
 		return true;
+	if (l - e > r->search && ((rl ? r->fulls : r->full0)[l] >> re & 1))
+		return true;
 	fragment(r, l, rl, &lr, &ll);
 	if (!re && (fe & DP_OP_ALL))
 		return true;
@@ -169,12 +171,18 @@ static bool may_posts(const struct ref *r)
 	return true;
 }
 
+/* The completions that rail 0 gave are of positions below. */
+static unsigned told0(const struct ref *r)
+{
+	return r->flush & 1 ? r->nic[0] : r->acked[0];
+}
+
 /* Would cut op l have to wait for something on rail 0 that no completion tells of? */
 static bool nobody_tells(const struct ref *r, unsigned l)
 {
 	bool told = false;
 
-	for (unsigned e = l; e-- > r->acked[0];) {
+	for (unsigned e = l; e-- > told0(r);) {
 		told |= signaled(r, e);
 		if (told)
 			return false;
@@ -316,8 +324,13 @@ void world_add(struct world *w, unsigned kind)
 	/* before the group is known nothing is looked at but whether it is signalled */
 	if (w->o.nrails < w->r.nrails)
 		d = (struct dp_op_desc){ .flags = DP_OP_ALL | (d.flags & DP_OP_SIGNALED) };
-	ref_add(&w->r, kind);
+	w->r.search = w->o.search;
 	pos = dp_order_add(&w->o, &d);
+	w->r.full0[pos] = dp_order_op(&w->o, pos)->full0;
+	w->r.fulls[pos] = dp_order_op(&w->o, pos)->fulls;
+	demand(!(w->r.full0[pos] | w->r.fulls[pos]) || pos - w->o.tail > w->o.search, "op %lu does not search enough",
+	       (unsigned long)pos);
+	ref_add(&w->r, kind);
 	demand(pos == w->r.n - 1u, "position %lu, not %u", (unsigned long)pos, w->r.n - 1);
 	if (ref_world_only)
 		w->r.whole[pos] = dp_order_op(&w->o, pos)->whole;
@@ -364,10 +377,17 @@ void world_undo(struct world *w, const unsigned *kinds, int n)
 	demand(ref_world_only || !memcmp(&before, &after, sizeof(before)), "undo left something behind");
 }
 
+static void place_below(struct world *w, uint32_t rail, unsigned to);
+
 void world_bond(struct world *w)
 {
 	struct ref *r = &w->r;
 
+	/* what was acknowledged before is visible by now */
+	place_below(w, 0, told0(r));
+	r->acked[0] = r->nic[0] = (uint16_t)told0(r);
+	r->flush |= r->flush0;
+	w->o.flush = r->flush;
 	dp_order_bond(&w->o);
 	r->bonded = true;
 	for (unsigned p = r->acked[0]; p < r->n; p++)
@@ -383,7 +403,8 @@ void world_unbond(struct world *w)
 
 void world_reset(struct world *w)
 {
-	struct ref r = { .kinds = w->r.kinds, .mode = w->r.mode, .nrails = w->r.nrails, .flush = w->r.flush };
+	struct ref r = { .kinds = w->r.kinds, .mode = w->r.mode, .nrails = w->r.nrails, .flush = w->r.flush & ~1u,
+			 .flush0 = w->r.flush0 };
 
 	dp_order_reset(&w->o);
 	w->r = r;
@@ -439,11 +460,13 @@ bool world_can_ack(const struct world *w, uint32_t rail)
 {
 	const struct ref *r = &w->r;
 
-	if (r->flush >> rail & 1)
+	if (r->lost >> rail & 1)
+		return false;
+	if (rail && (r->flush >> rail & 1))
 		return next_on(r, rail, r->nic[rail], r->posts) < r->posts;
 	if (rail)
 		return next_on(r, rail, r->acked[rail], r->placed[rail]) < r->placed[rail];
-	for (unsigned p = r->acked[0]; p < r->placed[0]; p++)
+	for (unsigned p = told0(r); p < (r->flush & 1 ? r->posted0 : r->placed[0]); p++)
 		if (signaled(r, p))
 			return true;
 	return false;
@@ -474,7 +497,7 @@ static void believe(struct world *w, uint32_t rail)
 	unsigned p = r->acked[rail];
 
 	while ((p = next_on(r, rail, p, r->nic[rail])) < r->nic[rail] &&
-	       dp_order_rail(&w->o, p, rail)->seq <= w->o.visible[rail]) {
+	       (rail ? dp_order_rail(&w->o, p, rail)->seq : p + 1) <= w->o.visible[rail]) {
 		demand(p < r->placed[rail], "op %u is taken for visible on rail %u", p, rail);
 		r->acked[rail] = (uint16_t)++p;
 	}
@@ -499,9 +522,110 @@ static bool ack_unplaced(struct world *w, uint32_t rail, unsigned n)
 	return true;
 }
 
+/* What writes nothing there needs not be pushed. */
+static void place_empty(struct world *w)
+{
+	struct ref *r = &w->r;
+
+	while (r->placed[0] < r->nic[0]) {
+		unsigned p = r->placed[0], f = kind_of(r, p)->flags;
+		struct dp_range remote, local;
+
+		fragment(r, p, 0, &remote, &local);
+		if (!(f & DP_OP_READ) && (remote.lo < remote.hi || !(f & (DP_OP_BULK | DP_OP_PLAIN))))
+			return;
+		world_place(w, 0);
+	}
+}
+
+static bool ack_unplaced0(struct world *w)
+{
+	struct ref *r = &w->r;
+	unsigned p = r->nic[0];
+
+	while (p < r->posted0 && !signaled(r, p))
+		p++;
+	if (p == r->posted0)
+		return false;
+	for (unsigned i = r->nic[0]; i <= p; i++)
+		if (kind_of(r, i)->flags & DP_OP_READ)
+			place_below(w, 0, i + 1);
+	r->nic[0] = (uint16_t)(p + 1);
+	place_empty(w);
+	demand(dp_order_match(&w->o) == p, "the completion of op %u was matched otherwise", p);
+	believe(w, 0);
+	return true;
+}
+
 void world_set_flush(struct world *w, uint32_t rails)
 {
-	w->r.flush = w->o.flush = rails;
+	w->r.flush0 = rails & 1;
+	w->r.flush = w->o.flush = rails & ~1u;
+}
+
+void world_spare_lost(struct world *w)
+{
+	struct ref *r = &w->r;
+
+	if (!(r->flush & 1))
+		return;
+	world_unbond(w);
+	dp_order_flush_over(&w->o);
+	r->flush &= ~1u;
+	r->flush0 = 0;
+	r->flushing[0] = 0;
+	/* what waited goes as acknowledgements come: the exception */
+	place_below(w, 0, r->nic[0]);
+	r->acked[0] = r->nic[0];
+}
+
+void world_rail_lost(struct world *w, uint32_t rail)
+{
+	struct ref *r = &w->r;
+
+	world_unbond(w);
+	dp_order_flush_over(&w->o);
+	/* nothing goes any more, so that nothing can go too early */
+	if (r->flush & 1)
+		r->acked[0] = r->nic[0];
+	r->flush &= ~1u;
+	r->lost |= 1u << rail;
+}
+
+bool world_can_flush(const struct world *w, uint32_t rail)
+{
+	const struct ref *r = &w->r;
+	unsigned last = UINT32_MAX;
+
+	if (!(r->flush >> rail & 1) || (r->lost >> rail & 1))
+		return false;
+	if (r->flushing[rail])
+		return true;
+	if (!rail)
+		return dp_order_flush_due(&w->o, 0, r->nic[0]);
+	for (unsigned p = r->acked[rail]; (p = next_on(r, rail, p, r->posts)) < r->posts; p++)
+		last = p;
+	return last != UINT32_MAX && dp_order_flush_due(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq);
+}
+
+static bool flush0(struct world *w)
+{
+	struct ref *r = &w->r;
+
+	if (r->flushing[0]) {
+		place_below(w, 0, r->flushing[0]);
+		r->flushing[0] = 0;
+		place_empty(w);
+		dp_order_flushed(&w->o, 0, r->covers[0]);
+		believe(w, 0);
+		return true;
+	}
+	/* another queue pair: it covers what is acknowledged */
+	if (!dp_order_flush_due(&w->o, 0, r->nic[0]))
+		return false;
+	r->covers[0] = r->flushing[0] = r->nic[0];
+	dp_order_flush_posted(&w->o, 0, r->covers[0]);
+	return true;
 }
 
 bool world_flush(struct world *w, uint32_t rail)
@@ -511,6 +635,8 @@ bool world_flush(struct world *w, uint32_t rail)
 
 	if (!(r->flush >> rail & 1))
 		return false;
+	if (!rail)
+		return flush0(w);
 	if (r->flushing[rail]) {
 		last = r->flushing[rail] - 1u;
 		place_below(w, rail, last + 1);
@@ -536,6 +662,8 @@ bool world_ack(struct world *w, uint32_t rail, unsigned n)
 	struct ref *r = &w->r;
 	unsigned p = r->acked[rail], last = UINT32_MAX;
 
+	if (!rail && (r->flush & 1))
+		return ack_unplaced0(w);
 	if (!rail) {
 		while (p < r->placed[0] && !signaled(r, p))
 			p++;
@@ -601,7 +729,7 @@ void world_compare(struct world *w)
 		       (unsigned long)dp_order_outstanding(o, rail), (unsigned long)open);
 	}
 	demand(dp_order_siblings_idle(o) == idle, "siblings idle is wrong");
-	for (unsigned p = r->acked[0]; p-- > r->delivered;)
+	for (unsigned p = told0(r); p-- > r->delivered;)
 		if (signaled(r, p))
 			held = p;
 	demand(dp_order_held(o) == held, "held: op %ld, not %ld", (long)dp_order_held(o), (long)held);
@@ -611,6 +739,10 @@ void world_quiescent(struct world *w)
 {
 	const struct ref *r = &w->r;
 
+	if (r->lost) {
+		demand(dp_order_deliverable(&w->o) == UINT64_MAX, "a completion is not given");
+		return;
+	}
 	demand(r->posted0 == r->n, "stuck: op %u (%s) never goes to rail 0", r->posted0, kind_of(r, r->posted0)->name);
 	demand(next_sibling_op(r) == r->n, "stuck: siblings of op %u never go", next_sibling_op(r));
 	for (unsigned p = r->delivered; p < r->n; p++)

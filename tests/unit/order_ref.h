@@ -38,9 +38,13 @@ struct ref {
 	uint8_t kind[REF_MAX];
 	bool whole[REF_MAX];
 	uint32_t flush;		     /* rails whose acknowledgements say nothing of visibility; acked[] there: visible */
+	uint32_t flush0;	     /* 1: rail 0 will be one of them from a bond on */
 	uint16_t nic[REF_RAILS];     /* there: acknowledged, as far as a completion told */
 	uint16_t flushing[REF_RAILS]; /* a flush is on its way that covers positions below; else 0 */
 	uint64_t covers[REF_RAILS];  /* its number: by the time it completes, the op's slot may be another's */
+	uint32_t full0[REF_MAX], fulls[REF_MAX]; /* as in struct dp_op: beyond what the machine searches it waits for all */
+	uint32_t search;
+	uint32_t lost;		     /* rails that tell nothing any more */
 	uint16_t native[REF_MAX]; /* outstanding when bonding: looks like a signal from that position on; else 0 */
 };
 
@@ -75,10 +79,18 @@ bool world_place(struct world *w, uint32_t rail);
 bool world_ack(struct world *w, uint32_t rail, unsigned n);
 bool world_can_place(const struct world *w, uint32_t rail);
 bool world_can_ack(const struct world *w, uint32_t rail);
-/* From a bond on: these siblings need flushes. Bit per rail. */
+/* From a bond on: these rails need flushes. Bit per rail. */
 void world_set_flush(struct world *w, uint32_t rails);
 /* A flush is posted if one is due, or the one on its way completes. False if there is neither. */
 bool world_flush(struct world *w, uint32_t rail);
+bool world_can_flush(const struct world *w, uint32_t rail);
+/* Rail 0 is flushed no more, and nothing new goes to siblings. */
+void world_spare_lost(struct world *w);
+/*
+ * That sibling tells nothing any more, nor of its flushes. What it has may be seen or not; what waits is dropped with the
+ * queue pair, and what was told is given. The caller drives no more.
+ */
+void world_rail_lost(struct world *w, uint32_t rail);
 /* Gives the next completion to the program. False if there is none. */
 bool world_deliver(struct world *w);
 /* Machine and reference agree on everything that the caller of the machine can see. */

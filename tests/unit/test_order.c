@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
  * The order machine over all interleavings: every program over an alphabet of WRs, every moment at which a rail
- * may make a fragment visible or acknowledge it, at which a completion is given, and at which the QP is bonded,
- * un-bonded, reset, or a WR refused. States are remembered, so each is looked at once.
+ * may make a fragment visible or acknowledge it (in that order, or the other where it is flushed), at which a flush goes or
+ * comes back, at which a completion is given, and at which the QP is bonded, un-bonded, reset, a WR refused, or a rail or
+ * the spare lost. States are remembered, so each is looked at once.
  */
 #include <check.h>
 #include <stddef.h>
@@ -25,21 +26,25 @@ struct scenario {
 	bool start_bonded;
 	bool narrow; /* starts with one rail, as a QP does before it knows its group */
 	uint64_t slots;
+	uint32_t flush; /* bit per rail */
+	uint32_t search; /* 0: as it is */
 	/* how often it may happen: */
 	uint8_t bonds, unbonds, resets, undos, grows;
+	bool rail_loss, spare_loss;
 };
 
 struct state {
 	struct world w;
 	int left; /* WRs that may yet be added */
 	uint8_t bonds, unbonds, resets, undos, grows;
+	bool rail_loss, spare_loss;
 	uint64_t slots; /* in use of the arrays below */
 	struct dp_op op[SLOTS];
 	struct dp_op_rail rail[SLOTS * REF_RAILS];
 };
 
 static const struct scenario *sc;
-static unsigned long states, steps, splits, waits;
+static unsigned long states, steps, splits, waits, flushes, losses, full;
 static struct {
 	const char *what, *a, *b;
 	uint32_t rail;
@@ -169,7 +174,7 @@ static uint64_t hash_state(const struct state *s)
 {
 	const struct dp_order *o = &s->w.o;
 	const struct ref *r = &s->w.r;
-	uint8_t key[320];
+	uint8_t key[640];
 	uint64_t h = 0x9e3779b97f4a7c15, v;
 	size_t n = 0;
 
@@ -179,6 +184,9 @@ static uint64_t hash_state(const struct state *s)
 	PUT(s->bonds << 4 | s->unbonds);
 	PUT(s->resets << 4 | s->undos);
 	PUT(s->grows << 1 | o->bonded);
+	PUT(s->rail_loss << 1 | s->spare_loss);
+	PUT(r->lost);
+	PUT(r->flush0 << 7 | r->flush);
 	PUT(o->mask);
 	PUT(o->tail);
 	PUT(o->next);
@@ -200,11 +208,21 @@ static uint64_t hash_state(const struct state *s)
 		PUT(o->hull[i].hi);
 		PUT(o->lhull[i].lo);
 		PUT(o->lhull[i].hi);
+		if (!(r->flush >> i & 1))
+			continue;
+		PUT(r->nic[i]);
+		PUT(r->flushing[i]);
+		PUT(r->flushing[i] ? r->covers[i] : 0);
+		PUT(o->visible[i]);
+		PUT(o->want[i] > o->visible[i] ? o->want[i] : 0);
+		PUT(o->asked[i] > o->visible[i] ? o->asked[i] : 0);
+		PUT(o->last_write[i] > o->visible[i] ? o->last_write[i] : 0);
 	}
 	for (uint64_t p = o->tail; p < o->next; p++) {
 		PUT(r->kind[p]);
 		PUT(r->native[p]);
 		PUT(r->whole[p] | (dp_order_op(o, p)->flags & DP_OP_ALL ? 2 : 0));
+		PUT(r->full0[p] << 4 | r->fulls[p]);
 		for (uint32_t i = 0; i < o->nrails; i++) {
 			const struct dp_op_rail *or = dp_order_rail(o, p, i);
 
@@ -252,6 +270,7 @@ static void programs_turn(struct state *s)
 			grow(&t);
 		world_add(&t.w, (unsigned)sc->alphabet[i]);
 		splits += !t.w.r.whole[t.w.r.n - 1];
+		full += (t.w.r.full0[t.w.r.n - 1] | t.w.r.fulls[t.w.r.n - 1]) != 0;
 		world_drive(&t.w);
 		waits += dp_order_queued(&t.w.o);
 		STEPPED();
@@ -272,6 +291,24 @@ static void programs_turn(struct state *s)
 		if (t.w.o.nrails < sc->nrails)
 			widen(&t);
 		world_bond(&t.w);
+		world_drive(&t.w); /* at a second bond */
+		STEPPED();
+	}
+	for (uint32_t rail = 1; s->rail_loss && s->w.r.bonded && rail < sc->nrails; rail++) {
+		STEP("lose rail", NULL, NULL, rail);
+		t.rail_loss = false;
+		t.left = t.bonds = t.unbonds = t.resets = t.undos = t.grows = 0;
+		t.spare_loss = false;
+		world_rail_lost(&t.w, rail);
+		losses++;
+		STEPPED();
+	}
+	if (s->spare_loss && s->w.r.bonded) {
+		STEP("lose spare", "", "", 0);
+		t.spare_loss = false;
+		world_spare_lost(&t.w);
+		world_drive(&t.w);
+		losses++;
 		STEPPED();
 	}
 	if (s->unbonds && s->w.r.bonded) {
@@ -296,6 +333,19 @@ static void programs_turn(struct state *s)
 	}
 }
 
+/* With a rail the queue pair is lost: what the machine would let go is of no interest. */
+static void compare(struct world *w)
+{
+	if (!w->r.lost)
+		world_compare(w);
+}
+
+static void drive(struct world *w)
+{
+	if (!w->r.lost)
+		world_drive(w);
+}
+
 static void explore(struct state *s)
 {
 	bool busy = false;
@@ -304,7 +354,7 @@ static void explore(struct state *s)
 	if (seen_before(hash_state(s)))
 		return;
 	states++;
-	world_compare(&s->w);
+	compare(&s->w);
 	for (uint32_t rail = 0; rail < sc->nrails; rail++) {
 		if (world_can_place(&s->w, rail)) {
 			STEP("place on", NULL, NULL, rail);
@@ -315,8 +365,17 @@ static void explore(struct state *s)
 		if (world_can_ack(&s->w, rail)) {
 			STEP("ack on", NULL, NULL, rail);
 			world_ack(&t.w, rail, 1);
-			world_compare(&t.w);
-			world_drive(&t.w);
+			compare(&t.w);
+			drive(&t.w);
+			busy = true;
+			STEPPED();
+		}
+		if (world_can_flush(&s->w, rail)) {
+			STEP("flush on", NULL, NULL, rail);
+			world_flush(&t.w, rail);
+			compare(&t.w);
+			drive(&t.w);
+			flushes++;
 			busy = true;
 			STEPPED();
 		}
@@ -347,6 +406,9 @@ static void run(const struct scenario *scenario, enum dp_ordering mode)
 		dp_order_fini(&s.w.o);
 		if (sc->narrow)
 			s.w.o.nrails = 1;
+		if (sc->search)
+			s.w.o.search = sc->search;
+		world_set_flush(&s.w, sc->flush);
 		point_inside(&s);
 		if (sc->start_bonded)
 			world_bond(&s.w);
@@ -356,8 +418,10 @@ static void run(const struct scenario *scenario, enum dp_ordering mode)
 		s.resets = sc->resets;
 		s.undos = sc->undos;
 		s.grows = sc->grows;
+		s.rail_loss = sc->rail_loss;
+		s.spare_loss = sc->spare_loss;
 		if (max == sc->max)
-			states = steps = splits = waits = 0;
+			states = steps = splits = waits = flushes = losses = full = 0;
 		explore(&s);
 	}
 }
@@ -369,7 +433,9 @@ static const enum dp_ordering modes[] = { DP_ORDER_RC, DP_ORDER_STRICT, DP_ORDER
 
 static void run_all(const char *what, const struct scenario *list, int n, int m)
 {
-	unsigned long st = 0, sp = 0, wa = 0, ac = 0;
+	unsigned long st = 0, sp = 0, wa = 0, ac = 0, fl = 0, lo = 0, fu = 0;
+	uint32_t flush = 0, search = 0;
+	bool loss = false;
 
 	order_make_kinds(list->nrails);
 	for (int i = 0; i < n; i++) {
@@ -378,8 +444,19 @@ static void run_all(const char *what, const struct scenario *list, int n, int m)
 		ac += steps;
 		sp += splits;
 		wa += waits;
+		fl += flushes;
+		lo += losses;
+		fu += full;
+		flush |= list[i].flush;
+		search |= list[i].search;
+		loss |= list[i].rail_loss || list[i].spare_loss;
 	}
-	printf("%s, mode %d: %lu states, %lu steps, %lu cuts, %lu queued\n", what, modes[m], st, ac, sp, wa);
+	printf("%s, mode %d: %lu states, %lu steps, %lu cuts, %lu queued, %lu flushes, %lu losses, %lu waited for all\n", what,
+	       modes[m], st, ac, sp, wa, fl, lo, fu);
+	ck_assert(!fl == !flush);
+	ck_assert(!lo == !loss);
+	/* the other modes do not look at ranges */
+	ck_assert(!fu == !(search && (modes[m] == DP_ORDER_STRICT || modes[m] == DP_ORDER_SIGNAL)));
 	/* a machine that never cuts or never waits proves nothing */
 	ck_assert_uint_gt(sp, 0);
 	ck_assert_uint_gt(wa, 0);
@@ -488,6 +565,70 @@ START_TEST(test_three_rails)
 }
 END_TEST
 
+/* acknowledged is not visible: on the sibling, on both, on one sibling of two; the spare may break at any moment */
+START_TEST(test_flush)
+{
+	static const struct scenario list[] = {
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, .flush = 2, ALPHABET(A, F + SIG, C) },
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, .flush = 3, ALPHABET(A, F + SIG, C) },
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, .flush = 3, ALPHABET(Arot + SIG, A, T + SIG) },
+		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 4, .flush = 3,
+		  ALPHABET(A, C + SIG, R + SIG, Bf, F, S + SIG, Fin + SIG, r) },
+		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 4, .flush = 3, .spare_loss = true,
+		  ALPHABET(A + SIG, C, T + SIG) },
+		{ .nrails = 2, .max = 3, .slots = 2, .flush = 3, .bonds = 2, .unbonds = 1, ALPHABET(A, F + SIG, C + SIG) },
+		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 2, .flush = 3, .undos = 1, .resets = 1,
+		  ALPHABET(A, F + SIG, C + SIG) },
+	};
+
+	run_all("flush", list, sizeof(list) / sizeof(*list), _i);
+}
+END_TEST
+
+START_TEST(test_flush_three_rails)
+{
+	static const struct scenario list[] = {
+		{ .nrails = 3, .max = 3, .start_bonded = true, .slots = 4, .flush = 5, ALPHABET(A, C + SIG, T + SIG) },
+		{ .nrails = 3, .max = 3, .start_bonded = true, .slots = 4, .flush = 7, ALPHABET(Arot, Asib + SIG) },
+	};
+
+	run_all("flush, 3 rails", list, sizeof(list) / sizeof(*list), _i);
+}
+END_TEST
+
+/* a sibling is lost at any moment, with anything under way: no completion is given of what it had */
+START_TEST(test_rail_loss)
+{
+	static const struct scenario list[] = {
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, .rail_loss = true, ALPHABET(A, F + SIG, C + SIG) },
+		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 4, .rail_loss = true, .flush = 3,
+		  ALPHABET(A + SIG, C, T + SIG) },
+		{ .nrails = 3, .max = 3, .start_bonded = true, .slots = 4, .rail_loss = true,
+		  ALPHABET(A, Asib + SIG, F + SIG) },
+		{ .nrails = 2, .max = 3, .slots = 4, .bonds = 1, .rail_loss = true, ALPHABET(A + SIG, F + SIG) },
+	};
+
+	run_all("rail loss", list, sizeof(list) / sizeof(*list), _i);
+}
+END_TEST
+
+/* more is outstanding than is searched for overlaps: all of the rest is waited for */
+START_TEST(test_search)
+{
+	static const struct scenario list[] = {
+		{ .nrails = 2, .max = 5, .start_bonded = true, .slots = 8, .search = 1, ALPHABET(A, C + SIG) },
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, .search = 2,
+		  ALPHABET(A, C + SIG, Arot, T + SIG) },
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, .search = 1, .flush = 3,
+		  ALPHABET(A, B + SIG, C) },
+		{ .nrails = 3, .max = 3, .start_bonded = true, .slots = 4, .search = 1,
+		  ALPHABET(A, C + SIG, Arot, R + SIG) },
+	};
+
+	run_all("bounded search", list, sizeof(list) / sizeof(*list), _i);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("order");
@@ -508,6 +649,10 @@ int main(void)
 	suite_add_tcase(s, all);
 	tcase_add_loop_test(changes, test_bonding, 0, NMODES);
 	tcase_add_loop_test(changes, test_reset_undo_grow, 0, NMODES);
+	tcase_add_loop_test(changes, test_flush, 0, NMODES);
+	tcase_add_loop_test(changes, test_flush_three_rails, 0, NMODES);
+	tcase_add_loop_test(changes, test_rail_loss, 0, NMODES);
+	tcase_add_loop_test(changes, test_search, 0, NMODES);
 	suite_add_tcase(s, changes);
 	sr = srunner_create(s);
 	srunner_run_all(sr, CK_NORMAL);

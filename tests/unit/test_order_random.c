@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
  * The order machine under long random programs: up to 4 rails, 200 WRs, random kinds, cuts, overlaps and schedules,
- * with bonding, un-bonding, growth, refusals and RESET in between. ORDER_SEED repeats a run, ORDER_STEPS lengthens it.
+ * with bonding, un-bonding, growth, refusals, RESET and the loss of the spare in between. ORDER_SEED repeats a run,
+ * ORDER_STEPS lengthens it. Of a program that fails, as much is left out as it fails without, and the rest is printed.
  */
 #include <check.h>
 #include <inttypes.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,15 +33,118 @@ static uint32_t rnd(uint32_t below)
 	return (uint32_t)((z ^ z >> 31) >> 32) % below;
 }
 
+/* What is done to the machine, so that a failure can be done again, with less. */
+struct act {
+	enum { ADD, DRIVE, POST0, POSTS, PLACE, ACK, DELIVER, FLUSH, BOND, UNBOND, GROW, REFUSE, SPARE, RESET, SETTLE } what;
+	uint32_t a, n;
+	unsigned refused[3];
+};
+static const char *const act_names[] = { "add", "drive", "post0", "posts", "place", "ack", "deliver", "flush", "bond", "un-bond",
+					 "grow", "refuse", "lose spare", "reset", "settle" };
+
+static struct act *acts; /* of this program */
+static size_t nacts, acts_room;
+static uint32_t start_rails, start_flush, start_search;
+static jmp_buf *again; /* a failure is not the first */
+static char first_why[256];
+
+static void run_acts(const struct act *list, size_t n);
+
+static bool fails(const struct act *list, size_t n)
+{
+	jmp_buf here;
+	volatile bool failed = true;
+
+	again = &here;
+	if (!setjmp(here)) {
+		run_acts(list, n);
+		failed = false;
+	}
+	again = NULL;
+	return failed;
+}
+
+/* Leaves out whatever it fails without: halves, quarters, ..., single acts, until none can be left out any more. */
+static void shrink(void)
+{
+	struct act *less = malloc(nacts * sizeof(*less));
+	bool progress = less != NULL;
+
+	while (progress) {
+		progress = false;
+		for (size_t chunk = (nacts + 1) / 2; chunk; chunk = chunk > 1 ? (chunk + 1) / 2 : 0)
+			for (size_t from = 0; from < nacts;) {
+				size_t gone = nacts - from < chunk ? nacts - from : chunk;
+
+				memcpy(less, acts, from * sizeof(*less));
+				memcpy(less + from, acts + from + gone, (nacts - from - gone) * sizeof(*less));
+				if (fails(less, nacts - gone)) {
+					nacts -= gone;
+					memcpy(acts, less, nacts * sizeof(*less));
+					progress = true;
+				} else {
+					from += chunk;
+				}
+			}
+	}
+	free(less);
+}
+
+static void say_kind(const struct ref_kind *k)
+{
+	static const char *const flags[] = { "bulk", "signalled", "fence", "read", "atomic", "plain", "all" };
+
+	printf(" %s [%" PRIu64 ",%" PRIu64 ")", k->name, k->remote.lo, k->remote.hi);
+	for (unsigned i = 0; i < 7; i++)
+		if (k->flags >> i & 1)
+			printf(" %s", flags[i]);
+	if (k->local.lo < k->local.hi)
+		printf(" into [%" PRIu64 ",%" PRIu64 ")", k->local.lo, k->local.hi);
+	for (uint32_t r = 0; k->cut && r < nrails; r++)
+		printf("%s%" PRIu64 "+%" PRIu64, r ? " | " : " cut ", k->part[r].offset, k->part[r].len);
+}
+
+static void say_acts(void)
+{
+	printf("mode %d, %u rails (%u at first), flush 0x%x, search %u:\n", mode, nrails, start_rails, start_flush, start_search);
+	for (size_t i = 0; i < nacts; i++) {
+		const struct act *t = &acts[i];
+
+		printf("\t%s", act_names[t->what]);
+		if (t->what == ADD)
+			say_kind(&kinds[t->a]);
+		else if (t->what == PLACE || t->what == ACK || t->what == FLUSH)
+			printf(" on %u", t->a);
+		if (t->what == ACK && t->a)
+			printf(", up to %u", t->n);
+		for (uint32_t k = 0; t->what == REFUSE && k < t->n; k++)
+			say_kind(&kinds[t->refused[k]]);
+		putchar('\n');
+	}
+}
+
 static void fail_with_seed(const char *why)
 {
+	if (again) {
+		snprintf(first_why, sizeof(first_why), "%s", why);
+		longjmp(*again, 1);
+	}
 	if (getenv("ORDER_FIRST")) {
 		puts(why);
 		fflush(stdout);
 		_exit(1);
 	}
-	ck_abort_msg("%s; ORDER_SEED=%" PRIu64 ", program %" PRIu64 ", step %" PRIu64 ", mode %d, %u rails", why, seed,
-		     program, step, mode, nrails);
+	snprintf(first_why, sizeof(first_why), "%s", why);
+	if (acts && fails(acts, nacts)) {
+		size_t all = nacts;
+
+		shrink();
+		fails(acts, nacts);
+		printf("%zu acts of %zu are enough, in ", nacts, all);
+		say_acts();
+	}
+	ck_abort_msg("%s; then %s; ORDER_SEED=%" PRIu64 ", program %" PRIu64 ", step %" PRIu64 ", mode %d, %u rails", why,
+		     first_why, seed, program, step, mode, nrails);
 }
 
 /* cuts at random places, over a random run of rails */
@@ -127,7 +232,7 @@ static void settle(struct world *w)
 		world_drive(w);
 		for (uint32_t r = 0; r < nrails; r++) {
 			busy |= world_place(w, r);
-			busy |= world_ack(w, r, 1 + rnd(3));
+			busy |= world_ack(w, r, 2);
 			busy |= world_flush(w, r);
 		}
 		busy |= world_deliver(w);
@@ -136,81 +241,176 @@ static void settle(struct world *w)
 	world_quiescent(w);
 }
 
-static void one_step(struct world *w, uint32_t window)
+static void start(struct world *w)
 {
-	unsigned refused[3];
-	int n;
+	world_init(w, kinds, start_rails, mode, 2);
+	w->r.nrails = nrails;
+	if (start_search)
+		w->o.search = start_search;
+	world_set_flush(w, start_flush);
+	if (w->o.nrails == nrails)
+		world_bond(w);
+}
 
+static void grow_to(struct world *w, uint64_t n)
+{
+	while (w->o.next + n - w->o.tail > w->o.mask + 1)
+		if (dp_order_grow(&w->o))
+			fail_with_seed("no memory");
+}
+
+/* Where it is not possible (any more), it does nothing. */
+static void act(struct world *w, const struct act *t)
+{
+	switch (t->what) {
+	case ADD:
+		if (w->r.n == WRS)
+			break;
+		grow_to(w, 1);
+		world_add(w, t->a);
+		break;
+	case DRIVE:
+		world_drive(w);
+		break;
+	case POST0:
+		world_post0(w);
+		break;
+	case POSTS:
+		world_posts(w);
+		break;
+	case PLACE:
+		world_place(w, t->a);
+		break;
+	case ACK:
+		world_ack(w, t->a, t->n);
+		break;
+	case DELIVER:
+		world_deliver(w);
+		break;
+	case FLUSH:
+		world_flush(w, t->a);
+		break;
+	case BOND:
+		if (w->o.nrails < nrails && dp_order_widen(&w->o, nrails))
+			fail_with_seed("no memory");
+		world_bond(w);
+		break;
+	case UNBOND:
+		world_unbond(w);
+		break;
+	case GROW:
+		if (w->o.mask < 511 && dp_order_grow(&w->o))
+			fail_with_seed("no memory");
+		break;
+	case REFUSE:
+		grow_to(w, t->n);
+		world_undo(w, t->refused, (int)t->n);
+		break;
+	case SPARE:
+		world_spare_lost(w);
+		break;
+	case RESET:
+		world_reset(w);
+		if (w->o.nrails == nrails)
+			world_bond(w);
+		break;
+	case SETTLE:
+		settle(w);
+		return;
+	}
+	world_compare(w);
+}
+
+static void run_acts(const struct act *list, size_t n)
+{
+	struct world w;
+
+	start(&w);
+	for (size_t i = 0; i < n; i++)
+		act(&w, &list[i]);
+	world_fini(&w);
+}
+
+static struct act *new_act(void)
+{
+	if (nacts == acts_room) {
+		acts_room = acts_room ? 2 * acts_room : 4096;
+		acts = realloc(acts, acts_room * sizeof(*acts));
+		if (!acts)
+			abort();
+	}
+	acts[nacts] = (struct act){ .what = DRIVE };
+	return &acts[nacts++];
+}
+
+/* The next act. False: nothing this time. */
+static bool draw(const struct world *w, uint32_t window, struct act *t)
+{
 	switch (rnd(16)) {
 	case 0 ... 3:
 		/* without a signalled WR the window would stay shut */
 		if (w->r.n == WRS || (w->o.next - w->o.tail >= window && rnd(16)))
-			break;
-		if (dp_order_full(&w->o) && dp_order_grow(&w->o))
-			fail_with_seed("no memory");
-		world_add(w, rnd(NKINDS));
+			return false;
+		t->what = ADD;
+		t->a = rnd(NKINDS);
 		break;
 	case 4:
 	case 5:
-		world_drive(w);
+		t->what = DRIVE;
 		break;
 	case 6:
-		world_post0(w);
+		t->what = POST0;
 		break;
 	case 7:
-		world_posts(w);
+		t->what = POSTS;
 		break;
 	case 8 ... 10:
-		world_place(w, rnd(nrails));
+		t->what = PLACE;
+		t->a = rnd(nrails);
 		break;
 	case 11 ... 13:
-		world_ack(w, rnd(nrails), 1 + rnd(4));
+		t->what = ACK;
+		t->a = rnd(nrails);
+		t->n = 1 + rnd(4);
 		break;
 	case 14:
-		if (rnd(2))
-			world_deliver(w);
-		else
-			world_flush(w, rnd(nrails));
+		t->what = rnd(2) ? DELIVER : FLUSH;
+		t->a = rnd(nrails);
 		break;
 	case 15:
 		switch (rnd(40)) {
 		case 0:
-			if (w->o.nrails < nrails && dp_order_widen(&w->o, nrails))
-				fail_with_seed("no memory");
-			world_bond(w);
+			t->what = BOND;
 			break;
 		case 1:
-			world_unbond(w);
+			t->what = UNBOND;
 			break;
 		case 2:
-			if (w->o.mask < 511 && dp_order_grow(&w->o))
-				fail_with_seed("no memory");
+			t->what = GROW;
 			break;
 		case 3 ... 8:
-			n = 1 + (int)rnd(3);
-			for (int i = 0; i < n; i++)
-				refused[i] = rnd(NKINDS);
-			while (w->o.next + (uint64_t)n - w->o.tail > w->o.mask + 1)
-				if (dp_order_grow(&w->o))
-					fail_with_seed("no memory");
-			world_undo(w, refused, n);
+			t->what = REFUSE;
+			t->n = 1 + rnd(3);
+			for (uint32_t i = 0; i < t->n; i++)
+				t->refused[i] = rnd(NKINDS);
 			break;
 		case 9:
-			if (!rnd(20)) {
-				world_reset(w);
-				if (w->o.nrails == nrails)
-					world_bond(w);
-			}
+			if (rnd(10) && rnd(20))
+				return false;
+			t->what = rnd(3) ? SPARE : RESET;
 			break;
+		default:
+			return false;
 		}
 		break;
 	}
+	return true;
 }
 
 START_TEST(test_random)
 {
 	const char *env = getenv("ORDER_STEPS");
-	uint64_t steps = (env ? strtoull(env, NULL, 0) : 1000000) / 4, cuts = 0, wrs = 0;
+	uint64_t steps = (env ? strtoull(env, NULL, 0) : 1000000) / 4, cuts = 0, wrs = 0, full = 0;
 	struct timespec now;
 	struct world w;
 
@@ -224,25 +424,34 @@ START_TEST(test_random)
 
 		nrails = 1 + rnd(REF_RAILS);
 		random_kinds();
-		world_init(&w, kinds, rnd(4) ? nrails : 1, mode, 2);
-		w.r.nrails = nrails;
-		if (rnd(2))
-			world_set_flush(&w, rnd(1u << nrails) & ~1u);
-		if (w.o.nrails == nrails)
-			world_bond(&w);
+		start_rails = rnd(4) ? nrails : 1;
+		start_search = rnd(2) ? 1 + rnd(12) : 0;
+		start_flush = rnd(2) ? rnd(1u << nrails) : 0;
+		nacts = 0;
+		start(&w);
 		for (uint64_t end = step + 400 + rnd(3000); step < end && w.r.n < WRS; step++) {
-			one_step(&w, window);
-			world_compare(&w);
+			struct act *t = new_act();
+
+			if (draw(&w, window, t))
+				act(&w, t);
+			else
+				nacts--;
 		}
+		new_act()->what = SETTLE;
 		settle(&w);
 		for (unsigned p = 0; p < w.r.n; p++)
-			cuts += !w.r.whole[p];
+			cuts += !w.r.whole[p], full += (w.r.full0[p] | w.r.fulls[p]) != 0;
 		wrs += w.r.n;
 		world_fini(&w);
 	}
-	printf("mode %d: seed %" PRIu64 ", %" PRIu64 " programs, %" PRIu64 " steps, %" PRIu64 " WRs, %" PRIu64 " cut\n",
-	       mode, seed, program, step, wrs, cuts);
+	printf("mode %d: seed %" PRIu64 ", %" PRIu64 " programs, %" PRIu64 " steps, %" PRIu64 " WRs, %" PRIu64 " cut, %" PRIu64
+	       " waited for all\n", mode, seed, program, step, wrs, cuts, full);
 	ck_assert_uint_gt(cuts, 0);
+	/* the other modes do not look at ranges */
+	if (mode == DP_ORDER_STRICT || mode == DP_ORDER_SIGNAL)
+		ck_assert_uint_gt(full, 0);
+	else
+		ck_assert_uint_eq(full, 0);
 }
 END_TEST
 

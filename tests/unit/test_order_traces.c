@@ -301,6 +301,48 @@ START_TEST(test_bond_after_long)
 }
 END_TEST
 
+/* What conflicts is found among as many WRs as are searched; behind more, all of the rest is waited for. */
+START_TEST(test_trace_search)
+{
+	const enum dp_ordering mode = _i ? DP_ORDER_SIGNAL : DP_ORDER_STRICT;
+
+	for (uint64_t n = DP_ORDER_SEARCH; n <= DP_ORDER_SEARCH + 20; n += 20) {
+		const struct dp_part part[2] = { { 0, 50 }, { 50, 50 } };
+		struct dp_op_desc d = { .flags = DP_OP_BULK | DP_OP_PLAIN | DP_OP_SIGNALED, .part = part };
+		uint64_t rest = n - DP_ORDER_SEARCH, pos;
+		struct dp_order o;
+
+		ck_assert_int_eq(dp_order_init(&o, 2, mode, 128), 0);
+		dp_order_bond(&o);
+		for (uint64_t i = 0; i < n; i++) {
+			d.remote = (struct dp_range){ i * 100, i * 100 + 100 };
+			pos = dp_order_add(&o, &d);
+			dp_order_posted0(&o);
+			ck_assert(dp_order_may_posts(&o));
+			dp_order_posteds(&o);
+			ck_assert_uint_eq(dp_order_op(&o, pos)->full0 | dp_order_op(&o, pos)->fulls, 0);
+		}
+		/* its first half lies over op 0's second, its second half over op 1's first */
+		d.remote = (struct dp_range){ 50, 150 };
+		pos = dp_order_add(&o, &d);
+		ck_assert_uint_eq(dp_order_rail(&o, pos, 1)->wait0, rest ? rest : 1);
+		ck_assert_uint_eq(dp_order_rail(&o, pos, 0)->waits, rest ? rest : 2);
+		ck_assert_uint_eq(dp_order_op(&o, pos)->full0, rest ? 2 : 0);
+		ck_assert_uint_eq(dp_order_op(&o, pos)->fulls, rest ? 1 : 0);
+		dp_order_done(&o, 1, rest ? rest - 1 : 0);
+		ck_assert(!dp_order_may_post0(&o));
+		dp_order_done(&o, 1, rest ? rest : 1);
+		ck_assert(dp_order_may_post0(&o));
+		for (uint64_t i = 0; i < (rest ? rest : 2); i++) {
+			ck_assert(!dp_order_may_posts(&o));
+			dp_order_match(&o);
+		}
+		ck_assert(dp_order_may_posts(&o));
+		dp_order_fini(&o);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("order_traces");
@@ -316,6 +358,7 @@ int main(void)
 	tcase_add_test(tc, test_trace_overlap);
 	tcase_add_test(tc, test_trace_fence);
 	tcase_add_test(tc, test_trace_haste);
+	tcase_add_loop_test(tc, test_trace_search, 0, 2);
 	tcase_add_test(tc, test_trace_bond);
 	tcase_add_test(tc, test_trace_unexpected_completion);
 	tcase_add_test(tc, test_trace_given_unasked);
