@@ -97,7 +97,7 @@ for ((n = 0; n < ${CLIENTS_SEEDS:-2}; n++)); do
 	seed=$((seed + 1))
 done
 
-for client in errors sqflood loopback mrlife windows; do
+for client in errors sqflood loopback mrlife windows patterns; do
 	args=(--dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300)
 	[ $client != mrlife ] || args+=(--count 300)
 	alike $client "$clients/$client" "${args[@]}"

@@ -27,7 +27,7 @@ ulimit -l unlimited
 ulimit -c 0
 mkdir /run/lab
 export PATH=$PATH:$LAB_TREE/tests/lab/guest
-bash "$LAB_TREE/tests/lab/guest/net.sh" || fail "no soft-RoCE"
+bash "$LAB_TREE/tests/lab/guest/${LAB_SIDE:+two-}net.sh" "${LAB_SIDE:-}" || fail "no soft-RoCE"
 
 # What a job leaves in its session ends with it.
 job() {
