@@ -219,6 +219,7 @@ struct dp_wc_more {
 struct dp_cq {
 	struct ibv_cq *cq;
 	struct dp_ctx *c;
+	int (*poll_cq)(struct ibv_cq *cq, int n, struct ibv_wc *wc); /* the provider's */
 	dp_lock lock;
 	/*
 	 * How many QPs that send into this CQ need their completions looked at, and one more for the stash if there is

@@ -42,6 +42,7 @@ struct dp_cq *dp_cq_adopt(struct dp_ctx *c, struct ibv_cq *cq, struct dp_cqex *x
 		return NULL;
 	q->cq = cq;
 	q->c = c;
+	q->poll_cq = c->ops.poll_cq;
 	q->ex = x;
 	q->ready_tail = &q->ready;
 	q->stash_tail = &q->stash;
@@ -485,7 +486,7 @@ static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 /* As poll_cq of the program's own CQ. */
 static int read_own(struct dp_cq *cq, int n, struct ibv_wc *wc)
 {
-	return cq->ex ? dp_cqex_read(cq, n, wc) : cq->c->ops.poll_cq(cq->cq, n, wc);
+	return cq->ex ? dp_cqex_read(cq, n, wc) : cq->poll_cq(cq->cq, n, wc);
 }
 
 int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_more *more)
@@ -520,25 +521,35 @@ int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_
 	return got;
 }
 
-int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+/* Apart, so that the common path of dp_poll_cq() saves no registers. */
+__attribute__((noinline)) static int poll_unknown(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
-	struct dp_cq *q = dp_cq_find(cq);
+	return dp_ctx_find(cq->context)->ops.poll_cq(cq, n, wc);
+}
+
+__attribute__((noinline)) static int poll_ex(struct dp_cq *q, int n, struct ibv_wc *wc)
+{
 	int got;
 
+	dp_cqex_enter(q, true);
+	got = dp_cq_poll_tracked(q, n, wc, NULL);
+	dp_cqex_leave(q);
+	return got;
+}
+
+int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	struct dp_cq *q = dp_hmap_getp(&cqs, cq);
+
 	if (__builtin_expect(!q, 0))
-		return dp_ctx_find(cq->context)->ops.poll_cq(cq, n, wc);
+		return poll_unknown(cq, n, wc);
 	/*
 	 * relaxed: a QP of this CQ becomes active in create_qp, before the program can post on it; whatever
 	 * orders the program's post before its poll orders that, too
 	 */
 	if (!atomic_load_explicit(&q->active, memory_order_relaxed))
-		return q->c->ops.poll_cq(cq, n, wc);
-	if (!q->ex)
-		return dp_cq_poll_tracked(q, n, wc, NULL);
-	dp_cqex_enter(q, true);
-	got = dp_cq_poll_tracked(q, n, wc, NULL);
-	dp_cqex_leave(q);
-	return got;
+		return q->poll_cq(cq, n, wc);
+	return q->ex ? poll_ex(q, n, wc) : dp_cq_poll_tracked(q, n, wc, NULL);
 }
 
 /* Reads the program's CQ ahead of the program: somebody waits for what rail 0 acknowledges. */

@@ -119,7 +119,7 @@ int dp_cqex_read(struct dp_cq *cq, int n, struct ibv_wc *wc)
 
 	x->err = 0;
 	if (!x->extra) {
-		n = cq->c->ops.poll_cq(cq->cq, n, wc);
+		n = cq->poll_cq(cq->cq, n, wc);
 		if (n < 0)
 			x->err = EIO;
 		return n;
