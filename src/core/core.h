@@ -35,7 +35,7 @@ extern const struct dp_stub *dp_stub;
 
 /* Of one port, as seen from one context of the program; meter.c. */
 struct dp_meter {
-	dp_lock lock; /* a leaf */
+	dp_fast lock; /* a leaf */
 	uint64_t rate;	  /* bytes per second; 0: unknown */
 	uint64_t open;	  /* bytes posted and not completed */
 	uint64_t planned; /* the same and those that wait */
@@ -220,7 +220,7 @@ struct dp_cq {
 	struct ibv_cq *cq;
 	struct dp_ctx *c;
 	int (*poll_cq)(struct ibv_cq *cq, int n, struct ibv_wc *wc); /* the provider's */
-	dp_lock lock;
+	dp_fast lock;
 	/*
 	 * How many QPs that send into this CQ need their completions looked at, and one more for the stash if there is
 	 * something in it; 0: poll_cq goes straight to the provider. Changed with lock held.
@@ -392,7 +392,8 @@ struct dp_qp {
 	struct dp_cq *scq, *rcq; /* valid until destroyed */
 	int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr); /* the provider's */
 	_Atomic int state; /* enum dp_qp_state; written with ctl, scq->lock and lock held */
-	dp_lock ctl, lock;
+	dp_lock ctl;
+	dp_fast lock;
 	_Atomic uint32_t refs;
 	bool destroyed;
 	bool going; /* with lock: the program's destroy or RESET is under way, nothing of ours may touch qp any more */

@@ -47,7 +47,7 @@ struct dp_cqex {
 	struct slots real;
 	bool extra;	       /* it tells more than an ibv_wc has room for */
 	bool single;	       /* made for one thread */
-	dp_lock polling;       /* from start_poll to end_poll, as providers do; before dp_cq.lock */
+	dp_fast polling;       /* from start_poll to end_poll, as providers do; before dp_cq.lock */
 	_Atomic bool installed; /* changed with dp_cq.lock */
 	_Atomic(void *) owner; /* the thread whose polling is ours; it alone reads its own value */
 	struct ibv_wc wc;      /* what the readers give */

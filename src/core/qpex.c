@@ -52,7 +52,7 @@ struct dp_qpex {
 	struct ibv_qp_ex *ex;
 	struct slots real;
 	uint32_t max_sge;
-	dp_lock session;      /* held from wr_start to wr_complete or wr_abort, as providers do; before all others */
+	dp_fast session;      /* held from wr_start to wr_complete or wr_abort, as providers do; before all others */
 	_Atomic bool installed; /* set by modify_qp, unset with session */
 	_Atomic(void *) owner; /* the thread whose session is collected here; it alone reads its own value */
 	int err;
