@@ -229,6 +229,8 @@ struct dp_cq {
 	_Atomic uint32_t busy;	  /* of these, QPs with something queued or held: progress.c polls when nobody does */
 	_Atomic uint64_t polls;	  /* calls of poll_cq, for progress.c to see whether somebody polls */
 	struct dp_hmap qpns;	  /* qp_num -> struct dp_qp that sends into it; changed, and used, with lock held */
+	struct dp_qp *last;	  /* found in qpns last, number last_qpn; NULL: none; with lock, and unset by changes */
+	uint32_t last_qpn;
 	struct dp_cqex *ex;	  /* cqex.c; NULL: not an extended one */
 	struct dp_wc_more more;	  /* of the completion that was read or taken last; with lock */
 	struct dp_icq *icqs;

@@ -334,6 +334,48 @@ static bool would_wait(const struct dp_order *o, const struct waits *w)
 	return wait;
 }
 
+/* A signal that goes on rail 0 alone, the most frequent op: as the rest of dp_order_add() and enter() would. */
+static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
+{
+	uint64_t pos = o->next, wait = drains(o, d->flags) ? UINT64_MAX : 0;
+	struct dp_op_rail *or = dp_order_rail(o, pos, 0);
+
+	*dp_order_op(o, pos) = (struct dp_op){
+		.flags = d->flags,
+		.whole = true,
+		.before = { o->last_signal, o->last_signaled, o->last_all },
+	};
+	*or = (struct dp_op_rail){
+		.remote = d->remote,
+		.local = d->local,
+		.seq = pos + 1,
+		.last_read = o->last_read[0],
+		.last_write = o->last_write[0],
+	};
+	o->planned[0] = o->next = pos + 1;
+	for (uint32_t r = 1; r < o->nrails; r++) {
+		*++or = (struct dp_op_rail){
+			.seq = o->planned[r],
+			.wait0 = o->planned[r] & wait,
+			.last_read = o->last_read[r],
+			.last_write = o->last_write[r],
+		};
+		if (o->flush || (d->flags & DP_OP_STRONG))
+			want_visible(o, d, r, or);
+	}
+	if (d->flags & (DP_OP_READ | DP_OP_ATOMIC))
+		o->last_read[0] = pos + 1;
+	hull_add(&o->lhull[0], d->local);
+	hull_add(&o->hull[0], d->remote);
+	o->bytes[0] += size_of(d->remote);
+	if (d->flags & DP_OP_ALL)
+		o->last_all = pos + 1;
+	o->last_signal = pos + 1;
+	if (d->flags & DP_OP_SIGNALED)
+		o->last_signaled = pos + 1;
+	return pos;
+}
+
 uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
 {
 	struct dp_range remote[DP_MAX_RAILS], local[DP_MAX_RAILS];
@@ -341,6 +383,8 @@ uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
 	struct waits w;
 	struct dp_op *op = dp_order_op(o, o->next);
 
+	if (!(d->flags & (DP_OP_BULK | DP_OP_EVERY)))
+		return add_signal(o, d);
 	*op = (struct dp_op){ .flags = d->flags };
 	if (!(d->flags & (DP_OP_BULK | DP_OP_EVERY)) || !o->bonded || !on_siblings(o, part))
 		part = NULL;
@@ -527,6 +571,27 @@ uint64_t dp_order_match(struct dp_order *o)
 	o->match++;
 	dp_order_done(o, 0, o->match);
 	return o->match - 1;
+}
+
+uint64_t dp_order_take(struct dp_order *o)
+{
+	uint64_t pos = o->deliver;
+	const struct dp_op_rail *or = dp_order_rail(o, pos, 0);
+
+	/* one completion for one op, and nobody before it is waited for or still known */
+	if (o->match != pos || o->tail != pos || o->counted[0] != pos || o->post0 == pos ||
+	    !(dp_order_op(o, pos)->flags & DP_OP_SIGNALED))
+		return UINT64_MAX;
+	for (uint32_t r = 1; r < o->nrails; r++)
+		if (!dp_order_reached(o, r, or[r].seq, false))
+			return UINT64_MAX;
+	o->match = o->deliver = o->tail = o->counted[0] = pos + 1;
+	raise_to(&o->done[0], pos + 1);
+	arrive(o, 0, size_of(or->remote));
+	if (o->done[0] == o->planned[0])
+		o->hull[0] = o->lhull[0] = (struct dp_range){ 0, 0 };
+	raise_to(&o->posts, pos + 1);
+	return pos;
 }
 
 uint64_t dp_order_of(const struct dp_order *o, uint32_t rail, uint64_t seq)

@@ -42,9 +42,27 @@ bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsign
 
 /* ---- meter.c: with lock held */
 
-bool dp_meter_needed(const struct dp_qp *q); /* by its mode */
+/* By its mode. */
+static inline bool dp_meter_needed(const struct dp_qp *q)
+{
+	return q->order.mode == DP_ORDER_STRICT || q->order.mode == DP_ORDER_RC;
+}
+/*
+ * Small requests that come and go with nothing large beside them tell nothing of a port, and must not cost a look at the
+ * clock each: the meter hears of them when something as large as this is under way, or when they have summed up.
+ */
+#define DP_METER_LITTLE 4096u
 /* After anything was posted or completed. */
 void dp_meter_update(struct dp_qp *q);
+/* Has the meter of this rail's port to hear of what q did since it was told last? What was told is told to be gone. */
+static inline bool dp_meter_of_note(const struct dp_qp *q, uint32_t r)
+{
+	const struct dp_rail *rail = &q->rail[r];
+
+	/* what was taken back makes sent fall, so that the difference is large */
+	return rail->metered_sent != rail->metered_arrived || rail->metered_planned ||
+	       q->order.sent[r] - rail->metered_sent >= DP_METER_LITTLE || q->order.bytes[r] >= DP_METER_LITTLE;
+}
 /* Nothing of q is outstanding any more, or will be told of. */
 void dp_meter_drop(struct dp_qp *q);
 void dp_meter_rtt(struct dp_qp *q, uint64_t ns); /* one was seen */
