@@ -29,6 +29,12 @@
 
 #define DP_BATCH 16 /* WRs posted with one call */
 
+/*
+ * For a few bytes on the hot path: two instructions to reach. The C library keeps some room for such variables of objects
+ * that are opened late; where there is none left, the core cannot be opened, and the program runs on one port.
+ */
+#define DP_TLS __thread __attribute__((tls_model("initial-exec")))
+
 extern const struct dp_stub *dp_stub;
 
 /* ---- contexts (ctx.c) ------------------------------------------------------------------------------------- */
@@ -415,6 +421,11 @@ struct dp_qp {
 	struct dp_order order;
 	struct dp_slot *slot;	   /* [order.mask + 1] */
 	struct dp_plan_policy policy;
+	struct {
+		uint64_t base, len; /* len 0: none */
+		unsigned n;
+		struct dp_part part[DP_MAX_RAILS];
+	} cut;			   /* the last of dp_plan_cut(): equal places and lengths are cut equally; post.c */
 	uint64_t rtt_ns;	   /* the shortest seen; 0: unknown */
 	struct dp_rpd *rpd;	   /* the peer's remote keys */
 	bool busy;		   /* counted in scq->busy */

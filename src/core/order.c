@@ -230,20 +230,18 @@ static void bulk_waits(const struct dp_order *o, const struct dp_op_desc *d, con
 static void fill_fragments(const struct dp_order *o, const struct dp_op_desc *d, const struct dp_part *part,
 			   struct dp_range remote[], struct dp_range local[])
 {
-	memset(remote, 0, o->nrails * sizeof(*remote));
-	memset(local, 0, o->nrails * sizeof(*local));
-	if (!part) {
-		remote[0] = d->remote;
-		local[0] = d->local;
-		return;
-	}
 	for (uint32_t r = 0; r < o->nrails; r++) {
-		if (!part[r].len)
+		remote[r] = local[r] = (struct dp_range){ 0, 0 };
+		if (!part || !part[r].len)
 			continue;
 		remote[r].lo = d->remote.lo + part[r].offset;
 		remote[r].hi = remote[r].lo + part[r].len;
 		if (d->lpart)
 			local[r] = d->lpart[r];
+	}
+	if (!part) {
+		remote[0] = d->remote;
+		local[0] = d->local;
 	}
 }
 
@@ -261,8 +259,8 @@ struct waits {
 
 static void clear_waits(const struct dp_order *o, struct waits *w)
 {
-	memset(w->rail0, 0, o->nrails * sizeof(uint64_t));
-	memset(w->siblings, 0, o->nrails * sizeof(uint64_t));
+	for (uint32_t r = 0; r < o->nrails; r++)
+		w->rail0[r] = w->siblings[r] = 0;
 }
 
 /* What op d, entered with these numbers, needs to be visible on sibling r. */
@@ -292,20 +290,18 @@ static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct d
 
 		if (r && here)
 			o->planned[r]++;
-		*or = (struct dp_op_rail){
-			.remote = remote[r],
-			.local = local[r],
-			.seq = o->planned[r],
-			.wait0 = w->rail0[r],
-			.waits = w->siblings[r],
-			.last_read = o->last_read[r],
-			.last_write = o->last_write[r],
-		};
+		or->remote = remote[r];
+		or->local = local[r];
+		or->seq = o->planned[r];
+		or->wait0 = w->rail0[r];
+		or->waits = w->siblings[r];
+		or->last_read = o->last_read[r];
+		or->last_write = o->last_write[r];
 		if (here && (d->flags & (DP_OP_READ | DP_OP_ATOMIC)))
 			o->last_read[r] = o->planned[r];
 		if (r && here && !(d->flags & DP_OP_READ))
 			o->last_write[r] = o->planned[r];
-		if (r)
+		if (r && (o->flush || (d->flags & DP_OP_STRONG)))
 			want_visible(o, d, r, or);
 		hull_add(&o->hull[r], remote[r]);
 		hull_add(&o->lhull[r], local[r]);
@@ -334,45 +330,53 @@ static bool would_wait(const struct dp_order *o, const struct waits *w)
 	return wait;
 }
 
-/* A signal that goes on rail 0 alone, the most frequent op: as the rest of dp_order_add() and enter() would. */
+/*
+ * A signal that goes on rail 0 alone, the most frequent op: as the rest of dp_order_add() and enter() would. Field by
+ * field, since compilers make whole structs elsewhere and copy them.
+ */
 static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
 {
 	uint64_t pos = o->next, wait = drains(o, d->flags) ? UINT64_MAX : 0;
 	struct dp_op_rail *or = dp_order_rail(o, pos, 0);
+	struct dp_op *op = dp_order_op(o, pos);
+	unsigned flags = d->flags;
 
-	*dp_order_op(o, pos) = (struct dp_op){
-		.flags = d->flags,
-		.whole = true,
-		.before = { o->last_signal, o->last_signaled, o->last_all },
-	};
-	*or = (struct dp_op_rail){
-		.remote = d->remote,
-		.local = d->local,
-		.seq = pos + 1,
-		.last_read = o->last_read[0],
-		.last_write = o->last_write[0],
-	};
-	o->planned[0] = o->next = pos + 1;
+	op->flags = flags;
+	op->whole = true;
+	op->behind = DP_BEHIND_NOT;
+	op->before.signal = o->last_signal;
+	op->before.signaled = o->last_signaled;
+	op->before.all = o->last_all;
+	or->remote = d->remote;
+	or->local = d->local;
+	or->seq = pos + 1;
+	or->wait0 = or->waits = 0;
+	or->last_read = o->last_read[0];
+	or->last_write = o->last_write[0];
+	o->planned[0] = o->next = o->last_signal = pos + 1;
 	for (uint32_t r = 1; r < o->nrails; r++) {
-		*++or = (struct dp_op_rail){
-			.seq = o->planned[r],
-			.wait0 = o->planned[r] & wait,
-			.last_read = o->last_read[r],
-			.last_write = o->last_write[r],
-		};
-		if (o->flush || (d->flags & DP_OP_STRONG))
+		uint64_t planned = o->planned[r];
+
+		or++;
+		or->remote = or->local = (struct dp_range){ 0, 0 };
+		or->seq = planned;
+		or->wait0 = planned & wait;
+		or->waits = 0;
+		or->last_read = o->last_read[r];
+		or->last_write = o->last_write[r];
+		if (o->flush || (flags & DP_OP_STRONG))
 			want_visible(o, d, r, or);
 	}
-	if (d->flags & (DP_OP_READ | DP_OP_ATOMIC))
-		o->last_read[0] = pos + 1;
-	hull_add(&o->lhull[0], d->local);
 	hull_add(&o->hull[0], d->remote);
 	o->bytes[0] += size_of(d->remote);
-	if (d->flags & DP_OP_ALL)
-		o->last_all = pos + 1;
-	o->last_signal = pos + 1;
-	if (d->flags & DP_OP_SIGNALED)
+	if (flags & DP_OP_SIGNALED)
 		o->last_signaled = pos + 1;
+	if (!empty(d->local))
+		hull_add(&o->lhull[0], d->local);
+	if (flags & (DP_OP_READ | DP_OP_ATOMIC))
+		o->last_read[0] = pos + 1;
+	if (flags & DP_OP_ALL)
+		o->last_all = pos + 1;
 	return pos;
 }
 

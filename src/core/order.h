@@ -188,9 +188,12 @@ static inline bool dp_order_reached(const struct dp_order *o, uint32_t rail, uin
 
 	return (visible ? o->visible[rail] : o->done[rail]) >= n;
 }
-/* The newest op has no sibling parts: nothing is to be posted there for it if nothing is for those before it. */
-static inline void dp_order_pass_whole(struct dp_order *o)
+/* The newest op, whole, with so many remote bytes, and nothing queued before it, went to rail 0. */
+static inline void dp_order_went_whole(struct dp_order *o, uint64_t bytes)
 {
+	o->sent[0] += bytes;
+	o->post0 = o->next;
+	/* nothing is to be posted on siblings for it if nothing is for those before it */
 	if (o->posts + 1 == o->next)
 		o->posts = o->next;
 }

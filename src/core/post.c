@@ -6,14 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRIP_EVERY 16 /* of so many signals one tells how long a round trip takes: two looks at the clock */
-
-/* For the slot of the op at pos. */
-static uint64_t time_trip(const struct dp_qp *q, uint64_t pos)
-{
-	return q->rtt_ns && pos % TRIP_EVERY ? 0 : dp_now_ns();
-}
-
 /* What a WR is, found before anything is changed. */
 struct wr_class {
 	struct dp_op_desc d;
@@ -123,6 +115,21 @@ static bool may_wait(const struct dp_order *o)
 	return o->done[0] < o->last_signal;
 }
 
+/* dp_plan_cut(), which programs mostly ask for the same over and over. */
+static unsigned plan_cut(struct dp_qp *q, uint64_t raddr, uint64_t len, struct dp_part *part)
+{
+	uint64_t base = raddr & (q->policy.align - 1);
+
+	if (q->cut.len != len || q->cut.base != base) {
+		q->cut.n = dp_plan_cut(&q->policy, raddr, len, q->cut.part);
+		q->cut.base = base;
+		q->cut.len = len;
+	}
+	for (uint32_t r = 0; r < q->nrails; r++)
+		part[r] = q->cut.part[r];
+	return q->cut.n;
+}
+
 /* Decides the parts and finds the keys for them. Without success the WR goes whole on rail 0. */
 static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
 {
@@ -133,7 +140,7 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 	if (wr->num_sge > MAX_CUT_SGE)
 		return;
 	if (k->len >= q->policy.split_min) {
-		bytes_on = dp_plan_cut(&q->policy, wr->wr.rdma.remote_addr, k->len, k->part);
+		bytes_on = plan_cut(q, wr->wr.rdma.remote_addr, k->len, k->part);
 		if (bytes_on < 2 && k->part[0].len)
 			return;
 	} else {
@@ -359,18 +366,6 @@ static int flush(struct dp_qp *q, struct batch *b, struct ibv_send_wr **bad)
 	return ret;
 }
 
-/* The rest of a slot is written before it is read: the completion when it is held. */
-static void fill_slot(struct dp_slot *s, uint64_t wr_id, uint32_t byte_len, enum ibv_wr_opcode op)
-{
-	s->qwr = NULL;
-	s->wr_id = wr_id;
-	s->byte_len = byte_len;
-	s->opcode = (uint8_t)op;
-	s->posted_ns = 0;
-	s->held_since = 0;
-	s->reported = false;
-}
-
 /* Adds one WR: to the chains as far as it may go now, to the queue as far as not. */
 static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
@@ -393,7 +388,7 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	pos = dp_order_add(o, &k.d);
 	op = dp_order_op(o, pos);
 	s = dp_qp_slot(q, pos);
-	fill_slot(s, wr->wr_id, (uint32_t)k.len, wr->opcode);
+	dp_slot_fill(s, wr->wr_id, (uint32_t)k.len, wr->opcode);
 	k.split = !op->whole;
 	go0 = o->post0 == pos && dp_order_may_post0(o);
 	gos = dp_order_may_posts(o); /* passes over ops without sibling parts, so it comes before the comparison */
@@ -423,7 +418,7 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	}
 	if (go0) {
 		if (!(k.d.flags & DP_OP_BULK) && dp_meter_needed(q))
-			s->posted_ns = time_trip(q, pos);
+			s->posted_ns = dp_time_trip(q, pos);
 		dp_chain_add0(q, wr, k.split ? &k.part[0] : NULL);
 		dp_order_posted0(o);
 	}
@@ -458,79 +453,6 @@ static bool chains_full(const struct dp_qp *q)
 	return false;
 }
 
-/* What the provider does with one request that is a signal and waits for nothing, and how it is entered before. */
-static int post_alone(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, const struct dp_op_desc *d,
-		      uint32_t len)
-{
-	struct dp_order *o = &q->order;
-	uint64_t pos = dp_order_add(o, d);
-	struct dp_slot *s = dp_qp_slot(q, pos);
-	int ret;
-
-	fill_slot(s, wr->wr_id, len, wr->opcode);
-	if (dp_meter_needed(q))
-		s->posted_ns = time_trip(q, pos);
-	dp_order_posted0(o);
-	dp_order_pass_whole(o);
-	ret = q->post_send(q->qp, wr, bad);
-	if (__builtin_expect(ret, 0)) {
-		dp_order_undo(o);
-		return ret;
-	}
-	dp_count(&q->rail[0].flow->bytes, len);
-	dp_count(&q->rail[0].flow->msgs, 1);
-	dp_count(&dp_counters.signals, 1);
-	if (len >= DP_METER_LITTLE)
-		dp_meter_update(q);
-	/* q->busy stays as it is: nothing was queued, and what is held is no other */
-	return 0;
-}
-
-/*
- * Is wr alone in its list a signal, and is there nothing that it could have to wait for or be queued behind? Then it goes
- * to the provider as it is: no copy, no chain. Such are all signals of a program that waits for its data before it
- * signals, or that has no data under way.
- */
-static bool goes_alone(struct dp_qp *q, const struct ibv_send_wr *wr, struct dp_op_desc *d, uint32_t *len)
-{
-	const struct dp_order *o = &q->order;
-	const struct dp_rkeys *keys;
-
-	if (wr->next || (unsigned)wr->num_sge > 1 || (unsigned)wr->num_sge > q->cap.max_send_sge || !o->bonded ||
-	    o->post0 != o->next || o->posts < o->tail || dp_order_full(o))
-		return false;
-	for (uint32_t r = 1; r < o->nrails; r++)
-		if (!dp_order_reached(o, r, o->planned[r], true))
-			return false;
-	*len = wr->num_sge ? wr->sg_list[0].length : 0;
-	switch (wr->opcode) {
-	case IBV_WR_RDMA_WRITE:
-		if (*len >= dp_cfg.spread_min && !(wr->send_flags & IBV_SEND_INLINE))
-			return false;
-		d->flags = DP_OP_PLAIN;
-		/* fall through */
-	case IBV_WR_RDMA_WRITE_WITH_IMM:
-		d->remote = (struct dp_range){ wr->wr.rdma.remote_addr, wr->wr.rdma.remote_addr + *len };
-		break;
-	case IBV_WR_SEND:
-	case IBV_WR_SEND_WITH_IMM:
-		break;
-	default:
-		return false;
-	}
-	d->flags |= dp_qp_signaled(q, wr->send_flags) | (wr->send_flags & IBV_SEND_FENCE ? DP_OP_FENCE : 0);
-	if (d->remote.lo == d->remote.hi || !q->rpd)
-		return true;
-	keys = dp_rkey_peek(q->rpd, wr->wr.rdma.rkey);
-	if (!keys)
-		return true;
-	d->remote.lo += keys->shift;
-	d->remote.hi += keys->shift;
-	if (keys->flags & DP_RKEY_RELAXED && dp_cfg.flush == DP_FLUSH_AUTO && wr->opcode == IBV_WR_RDMA_WRITE)
-		d->flags |= DP_OP_STRONG;
-	return true;
-}
-
 static int post_bonded(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct batch b = { .first = wr, .pos = q->order.next };
@@ -563,7 +485,7 @@ bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsign
 		q->unrecorded = true;
 		return false;
 	}
-	fill_slot(dp_qp_slot(q, dp_order_add(&q->order, &d)), wr_id, 0, op);
+	dp_slot_fill(dp_qp_slot(q, dp_order_add(&q->order, &d)), wr_id, 0, op);
 	dp_order_posted0(&q->order);
 	return true;
 }
@@ -631,25 +553,13 @@ static int check_session(struct dp_qp *q, const struct ibv_send_wr *wr)
 	return 0;
 }
 
-__attribute__((noinline)) static int post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
+int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
 {
-	struct dp_op_desc d = { 0 };
-	uint32_t len;
 	bool refused;
 	int ret;
 
 	if (!session && atomic_load_explicit(&q->binding, memory_order_relaxed) && dp_bind_posts(q))
 		return q->post_send(q->qp, wr, bad);
-	if (wr && !wr->next) {
-		dp_take(&q->lock);
-		if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED &&
-		    goes_alone(q, wr, &d, &len)) {
-			ret = post_alone(q, wr, bad, &d, len);
-			dp_drop(&q->lock);
-			return ret;
-		}
-		dp_drop(&q->lock);
-	}
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED && wr)
 		look_at_siblings(q, wr);
 	dp_take(&q->lock);
@@ -690,18 +600,22 @@ __attribute__((noinline)) static int post_unknown(struct ibv_qp *qp, struct ibv_
 int dp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
 	struct dp_qp *q = dp_hmap_getp(&dp_qps, qp);
+	int state;
 
 	if (__builtin_expect(!q, 0))
 		return post_unknown(qp, wr, bad_wr);
 	/* acquire: what the switch to another state prepared is visible before the state */
-	if (atomic_load_explicit(&q->state, memory_order_acquire) == DP_QP_NATIVE)
+	state = atomic_load_explicit(&q->state, memory_order_acquire);
+	if (state == DP_QP_NATIVE)
 		return q->post_send(qp, wr, bad_wr);
-	return post_tracked(q, wr, bad_wr, false);
+	return state == DP_QP_BONDED && wr && !wr->next ? dp_post_one(q, wr, bad_wr, false)
+							: dp_post_tracked(q, wr, bad_wr, false);
 }
 
 int dp_post_session(struct dp_qp *q, struct ibv_send_wr *wr)
 {
 	struct ibv_send_wr *bad;
 
-	return post_tracked(q, wr, &bad, true);
+
+	return wr && !wr->next ? dp_post_one(q, wr, &bad, true) : dp_post_tracked(q, wr, &bad, true);
 }
