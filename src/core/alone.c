@@ -31,9 +31,6 @@ static inline bool goes_alone(struct dp_qp *q, const struct ibv_send_wr *wr, str
 	if (!o->bonded || o->post0 != o->next || o->posts < o->tail || dp_order_full(o) ||
 	    (unsigned)wr->num_sge > q->cap.max_send_sge)
 		return false;
-	for (uint32_t r = 1; r < o->nrails; r++)
-		if (!dp_order_reached(o, r, o->planned[r], true))
-			return false;
 	d->flags = dp_qp_signaled(q, wr->send_flags);
 	if (wr->send_flags & IBV_SEND_FENCE)
 		d->flags |= DP_OP_FENCE;
@@ -54,6 +51,10 @@ static inline bool goes_alone(struct dp_qp *q, const struct ibv_send_wr *wr, str
 		d->remote = (struct dp_range){ 0, 0 };
 	}
 	d->local = (struct dp_range){ 0, 0 };
+	/* acknowledged is enough, but for DP_OP_STRONG and where flushes are needed: then visible */
+	for (uint32_t r = 1; r < o->nrails; r++)
+		if (!dp_order_reached(o, r, o->planned[r], d->flags & DP_OP_STRONG))
+			return false;
 	return true;
 }
 

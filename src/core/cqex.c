@@ -302,6 +302,8 @@ void dp_cqex_free(struct dp_cq *cq)
 {
 	if (!cq->ex)
 		return;
+	if (latest.x == cq->ex) /* it was left open */
+		latest.ex = NULL;
 	dp_lock_fini(&cq->ex->polling);
 	free(cq->ex);
 	cq->ex = NULL;

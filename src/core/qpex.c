@@ -547,6 +547,8 @@ void dp_qpex_free(struct dp_qp *q)
 
 	if (!x)
 		return;
+	if (latest.x == x) /* it was left open */
+		latest.ex = NULL;
 	dp_lock_fini(&x->session);
 	free(x->wrs);
 	free(x->sges);
