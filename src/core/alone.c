@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * The short way of the most frequent request of all: one signal, alone in its list, on a QP with nothing queued and nothing
- * under way on the siblings. It goes to the provider as the program wrote it: no copy, no chain. Such are all signals of a
- * program that waits for its data before it signals, or that has no data. post.c does what is not done here.
+ * The short way of the most frequent request of all: one signal, alone in its list, on a QP with nothing queued and
+ * nothing under way on the siblings. It goes to the provider as the program wrote it: no copy, no chain. Such are all
+ * signals of a program that waits for its data before it signals, or that has no data. post.c does what is not done here.
  */
 #include "qp.h"
 

@@ -18,7 +18,7 @@ struct dp_hslot {
 
 struct dp_htab {
 	struct dp_htab *retired; /* a smaller one that readers may still look at */
-	size_t mask;		 /* of the offset of a slot: slots a power of two, at most 2^28, times the size of one, less one slot */
+	size_t mask;		 /* of a slot's offset: (slots - 1) * its size; slots: a power of two, at most 2^28 */
 	struct dp_hslot slot[];
 };
 

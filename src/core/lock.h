@@ -72,7 +72,9 @@ static inline void dp_drop_fast(dp_fast *l)
 		dp_fast_wake(l);
 }
 
-#define DP_LOCK_OP(op, l) _Generic((l), dp_lock *: op##_mutex, dp_fast *: op##_fast)(l)
+/* as _Generic would, which cppcheck 2.10 cannot read */
+#define DP_LOCK_OP(op, l)                                                                                             \
+	(__builtin_types_compatible_p(__typeof__(*(l)), dp_fast) ? op##_fast((void *)(l)) : op##_mutex((void *)(l)))
 #define dp_lock_init(l) DP_LOCK_OP(dp_lock_init, l)
 #define dp_lock_fini(l) DP_LOCK_OP(dp_lock_fini, l)
 #define dp_take(l) DP_LOCK_OP(dp_take, l)
