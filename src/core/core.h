@@ -30,13 +30,19 @@
 
 #define DP_BATCH 16 /* WRs posted with one call */
 
+/*
+ * For a few bytes on the hot path: two instructions to reach. The C library keeps some room for such variables of objects
+ * that are opened late; where there is none left, the core cannot be opened, and the program runs on one port.
+ */
+#define DP_TLS __thread __attribute__((tls_model("initial-exec")))
+
 extern const struct dp_stub *dp_stub;
 
 /* ---- contexts (ctx.c) ------------------------------------------------------------------------------------- */
 
 /* Of one port, as seen from one context of the program; meter.c. */
 struct dp_meter {
-	dp_lock lock; /* a leaf */
+	dp_fast lock; /* a leaf */
 	uint64_t rate;	  /* bytes per second; 0: unknown */
 	uint64_t open;	  /* bytes posted and not completed */
 	uint64_t planned; /* the same and those that wait */
@@ -237,7 +243,8 @@ struct dp_wc_more {
 struct dp_cq {
 	struct ibv_cq *cq;
 	struct dp_ctx *c;
-	dp_lock lock;
+	int (*poll_cq)(struct ibv_cq *cq, int n, struct ibv_wc *wc); /* the provider's */
+	dp_fast lock;
 	/*
 	 * How many QPs that send into this CQ need their completions looked at, and one more for the stash if there is
 	 * something in it; 0: poll_cq goes straight to the provider. Changed with lock held.
@@ -246,6 +253,8 @@ struct dp_cq {
 	_Atomic uint32_t busy;	  /* of these, QPs with something queued or held: progress.c polls when nobody does */
 	_Atomic uint64_t polls;	  /* calls of poll_cq, for progress.c to see whether somebody polls */
 	struct dp_hmap qpns;	  /* qp_num -> struct dp_qp that sends into it; changed, and used, with lock held */
+	struct dp_qp *last;	  /* found in qpns last, number last_qpn; NULL: none; with lock, and unset by changes */
+	uint32_t last_qpn;
 	struct dp_cqex *ex;	  /* cqex.c; NULL: not an extended one */
 	struct dp_wc_more more;	  /* of the completion that was read or taken last; with lock */
 	struct dp_icq *icqs;
@@ -410,7 +419,8 @@ struct dp_qp {
 	struct dp_cq *scq, *rcq; /* valid until destroyed */
 	int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr); /* the provider's */
 	_Atomic int state; /* enum dp_qp_state; written with ctl, scq->lock and lock held */
-	dp_lock ctl, lock;
+	dp_lock ctl;
+	dp_fast lock;
 	_Atomic uint32_t refs;
 	bool destroyed;
 	bool going; /* with lock: the program's destroy or RESET is under way, nothing of ours may touch qp any more */
@@ -431,6 +441,11 @@ struct dp_qp {
 	struct dp_order order;
 	struct dp_slot *slot;	   /* [order.mask + 1] */
 	struct dp_plan_policy policy;
+	struct {
+		uint64_t base, len; /* len 0: none */
+		unsigned n;
+		struct dp_part part[DP_MAX_RAILS];
+	} cut;			   /* the last of dp_plan_cut(): equal places and lengths are cut equally; post.c */
 	uint64_t rtt_ns;	   /* the shortest seen; 0: unknown */
 	struct dp_rpd *rpd;	   /* the peer's remote keys */
 	bool busy;		   /* counted in scq->busy */

@@ -42,6 +42,7 @@ struct dp_cq *dp_cq_adopt(struct dp_ctx *c, struct ibv_cq *cq, struct dp_cqex *x
 		return NULL;
 	q->cq = cq;
 	q->c = c;
+	q->poll_cq = c->ops.poll_cq;
 	q->ex = x;
 	q->ready_tail = &q->ready;
 	q->stash_tail = &q->stash;
@@ -349,7 +350,7 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 	dp_drop(&q->lock);
 }
 
-static void poll_icqs(struct dp_cq *cq)
+__attribute__((noinline)) static void poll_icqs(struct dp_cq *cq)
 {
 	struct ibv_wc wc[POLL_BATCH];
 	int n;
@@ -365,13 +366,58 @@ static void poll_icqs(struct dp_cq *cq)
 	}
 }
 
+static struct dp_qp *sender_of(struct dp_cq *cq, uint32_t qp_num)
+{
+	if (!cq->last || cq->last_qpn != qp_num) {
+		cq->last = dp_hmap_get(&cq->qpns, qp_num);
+		cq->last_qpn = qp_num;
+	}
+	return cq->last;
+}
+
+/*
+ * The common case of intake(), which else does it: nothing is held or queued, and all that this completion stands for is
+ * done. So nobody waits for it either.
+ */
+static inline bool give_at_once(struct dp_cq *cq, struct ibv_wc *wc)
+{
+	struct dp_qp *q = sender_of(cq, wc->qp_num);
+	struct dp_slot *s;
+	uint64_t pos;
+
+	if (!q)
+		return true;
+	if (wc->status != IBV_WC_SUCCESS || wc->opcode & IBV_WC_RECV)
+		return false;
+	dp_take(&q->lock);
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED || q->busy || q->on_ready ||
+	    q->order.flush)
+		goto no;
+	pos = dp_order_take(&q->order);
+	if (pos == UINT64_MAX)
+		goto no;
+	s = dp_qp_slot(q, pos);
+	if (s->opcode == IBV_WR_RDMA_READ && !dp_order_op(&q->order, pos)->whole)
+		wc->byte_len = s->byte_len;
+	if (__builtin_expect(s->posted_ns != 0, 0))
+		dp_meter_rtt(q, dp_now_ns() - s->posted_ns);
+	/* siblings' are told of when they complete */
+	if (dp_meter_of_note(q, 0) && dp_meter_needed(q))
+		dp_meter_update(q);
+	dp_drop(&q->lock);
+	return true;
+no:
+	dp_drop(&q->lock);
+	return false;
+}
+
 /*
  * A completion of the program's CQ. True: it may be given now (wc perhaps completed); false: it is held. late:
  * hold it in any case, nobody is here to take it.
  */
-static bool intake(struct dp_cq *cq, struct ibv_wc *wc, bool late)
+__attribute__((noinline)) static bool intake(struct dp_cq *cq, struct ibv_wc *wc, bool late)
 {
-	struct dp_qp *q = dp_hmap_get(&cq->qpns, wc->qp_num);
+	struct dp_qp *q = sender_of(cq, wc->qp_num);
 	struct dp_slot *s;
 	bool give = true;
 	uint64_t pos;
@@ -434,7 +480,7 @@ static void more_of(struct dp_cq *cq, const struct dp_slot *s)
 }
 
 /* Gives what QPs on the ready list have. */
-static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
+__attribute__((noinline)) static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 {
 	struct dp_qp *q, *again = NULL;
 	int got = 0;
@@ -488,9 +534,9 @@ static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 }
 
 /* As poll_cq of the program's own CQ. */
-static int read_own(struct dp_cq *cq, int n, struct ibv_wc *wc)
+static inline int read_own(struct dp_cq *cq, int n, struct ibv_wc *wc)
 {
-	return cq->ex ? dp_cqex_read(cq, n, wc) : cq->c->ops.poll_cq(cq->cq, n, wc);
+	return cq->ex ? dp_cqex_read(cq, n, wc) : cq->poll_cq(cq->cq, n, wc);
 }
 
 int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_more *more)
@@ -499,8 +545,12 @@ int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_
 
 	dp_take(&cq->lock);
 	atomic_fetch_add_explicit(&cq->polls, 1, memory_order_relaxed);
-	poll_icqs(cq);
-	got = take_ready(cq, n, wc);
+	for (const struct dp_icq *i = cq->icqs; i; i = i->next)
+		if (atomic_load_explicit(&i->pending, memory_order_relaxed)) {
+			poll_icqs(cq);
+			break;
+		}
+	got = cq->stash || cq->ready ? take_ready(cq, n, wc) : 0;
 	while (got < n) {
 		k = read_own(cq, n - got, wc + got);
 		if (k <= 0) {
@@ -508,16 +558,15 @@ int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_
 				got = k;
 			break;
 		}
-		for (int i = 0, end = got + k, at = got; at < end; at++) {
-			(void)i;
-			if (intake(cq, &wc[at], false)) {
+		for (int end = got + k, at = got; at < end; at++) {
+			if (give_at_once(cq, &wc[at]) || intake(cq, &wc[at], false)) {
 				if (at != got)
 					wc[got] = wc[at];
 				got++;
 			}
 		}
 	}
-	if (got >= 0 && got < n)
+	if (got >= 0 && got < n && (cq->stash || cq->ready))
 		got += take_ready(cq, n - got, wc + got);
 	if (more)
 		*more = cq->more;
@@ -525,25 +574,35 @@ int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_
 	return got;
 }
 
-int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+/* Apart, so that the common path of dp_poll_cq() saves no registers. */
+__attribute__((noinline)) static int poll_unknown(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
-	struct dp_cq *q = dp_cq_find(cq);
+	return dp_ctx_find(cq->context)->ops.poll_cq(cq, n, wc);
+}
+
+__attribute__((noinline)) static int poll_ex(struct dp_cq *q, int n, struct ibv_wc *wc)
+{
 	int got;
 
+	dp_cqex_enter(q, true);
+	got = dp_cq_poll_tracked(q, n, wc, NULL);
+	dp_cqex_leave(q);
+	return got;
+}
+
+int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	struct dp_cq *q = dp_hmap_getp(&cqs, cq);
+
 	if (__builtin_expect(!q, 0))
-		return dp_ctx_find(cq->context)->ops.poll_cq(cq, n, wc);
+		return poll_unknown(cq, n, wc);
 	/*
 	 * relaxed: a QP of this CQ becomes active in create_qp, before the program can post on it; whatever
 	 * orders the program's post before its poll orders that, too
 	 */
 	if (!atomic_load_explicit(&q->active, memory_order_relaxed))
-		return q->c->ops.poll_cq(cq, n, wc);
-	if (!q->ex)
-		return dp_cq_poll_tracked(q, n, wc, NULL);
-	dp_cqex_enter(q, true);
-	got = dp_cq_poll_tracked(q, n, wc, NULL);
-	dp_cqex_leave(q);
-	return got;
+		return q->poll_cq(cq, n, wc);
+	return q->ex ? poll_ex(q, n, wc) : dp_cq_poll_tracked(q, n, wc, NULL);
 }
 
 /* Reads the program's CQ ahead of the program: somebody waits for what rail 0 acknowledges. */

@@ -47,7 +47,7 @@ struct dp_cqex {
 	struct slots real;
 	bool extra;	       /* it tells more than an ibv_wc has room for */
 	bool single;	       /* made for one thread */
-	dp_lock polling;       /* from start_poll to end_poll, as providers do; before dp_cq.lock */
+	dp_fast polling;       /* from start_poll to end_poll, as providers do; before dp_cq.lock */
 	_Atomic bool installed; /* changed with dp_cq.lock */
 	_Atomic(void *) owner; /* the thread whose polling is ours; it alone reads its own value */
 	struct ibv_wc wc;      /* what the readers give */
@@ -55,13 +55,21 @@ struct dp_cqex {
 	int err; /* of the last read */
 };
 
+/* The CQ that this thread began to poll last, until end_poll: spares the look-ups, and its address names the thread. */
+static DP_TLS struct {
+	const struct ibv_cq_ex *ex;
+	struct dp_cqex *x;
+} latest;
+
 static void *self(void)
 {
-	return (void *)(uintptr_t)pthread_self();
+	return &latest;
 }
 
-static struct dp_cqex *find(struct ibv_cq_ex *ex)
+static inline struct dp_cqex *find(struct ibv_cq_ex *ex)
 {
+	if (__builtin_expect(latest.ex == ex, 1))
+		return latest.x;
 	return dp_cq_find(ibv_cq_ex_to_cq(ex))->ex;
 }
 
@@ -119,7 +127,7 @@ int dp_cqex_read(struct dp_cq *cq, int n, struct ibv_wc *wc)
 
 	x->err = 0;
 	if (!x->extra) {
-		n = cq->c->ops.poll_cq(cq->cq, n, wc);
+		n = cq->poll_cq(cq->cq, n, wc);
 		if (n < 0)
 			x->err = EIO;
 		return n;
@@ -210,7 +218,10 @@ static int our_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 	/* before the poll: what is called from there must know whose the CQ is */
 	atomic_store_explicit(&x->owner, self(), memory_order_relaxed);
 	ret = attr->comp_mask ? EINVAL : take_one(x, cq);
-	if (ret) {
+	if (!ret) {
+		latest.ex = ex;
+		latest.x = x;
+	} else {
 		atomic_store_explicit(&x->owner, NULL, memory_order_relaxed);
 		dp_drop(&x->polling);
 	}
@@ -232,6 +243,8 @@ static void our_end_poll(struct ibv_cq_ex *ex)
 		x->real.end_poll(ex);
 		return;
 	}
+	if (latest.x == x)
+		latest.ex = NULL;
 	atomic_store_explicit(&x->owner, NULL, memory_order_relaxed);
 	dp_drop(&x->polling);
 }
@@ -289,6 +302,8 @@ void dp_cqex_free(struct dp_cq *cq)
 {
 	if (!cq->ex)
 		return;
+	if (latest.x == cq->ex) /* it was left open */
+		latest.ex = NULL;
 	dp_lock_fini(&cq->ex->polling);
 	free(cq->ex);
 	cq->ex = NULL;

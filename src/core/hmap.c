@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define FIRST_SHIFT (64 - 6)
+#define FIRST_SLOTS 64
 
 static size_t slots(const struct dp_htab *t)
 {
-	return (size_t)1 << (64 - t->shift);
+	return t->mask / sizeof(t->slot[0]) + 1;
 }
 
 void dp_hmap_init(struct dp_hmap *m)
@@ -32,12 +32,12 @@ void dp_hmap_fini(struct dp_hmap *m)
 
 static void insert_new(struct dp_htab *t, uint64_t key, void *val)
 {
-	size_t i = dp_hmap_hash(t, key);
+	size_t at = dp_hmap_hash(t, key);
 
-	while (atomic_load_explicit(&t->slot[i & (slots(t) - 1)].key, memory_order_relaxed))
-		i++;
-	atomic_store_explicit(&t->slot[i & (slots(t) - 1)].val, val, memory_order_relaxed);
-	atomic_store_explicit(&t->slot[i & (slots(t) - 1)].key, key, memory_order_relaxed);
+	while (atomic_load_explicit(&dp_hmap_at(t, at)->key, memory_order_relaxed))
+		at = dp_hmap_next(t, at);
+	atomic_store_explicit(&dp_hmap_at(t, at)->val, val, memory_order_relaxed);
+	atomic_store_explicit(&dp_hmap_at(t, at)->key, key, memory_order_relaxed);
 }
 
 /*
@@ -47,14 +47,14 @@ static void insert_new(struct dp_htab *t, uint64_t key, void *val)
 static int rehash(struct dp_hmap *m)
 {
 	struct dp_htab *old = atomic_load_explicit(&m->tab, memory_order_relaxed), *t;
-	unsigned shift = FIRST_SHIFT;
+	size_t n = FIRST_SLOTS;
 
-	while (((size_t)1 << (64 - shift)) < m->live * 4)
-		shift--;
-	t = calloc(1, sizeof(*t) + ((size_t)1 << (64 - shift)) * sizeof(t->slot[0]));
+	while (n < m->live * 4)
+		n *= 2;
+	t = calloc(1, sizeof(*t) + n * sizeof(t->slot[0]));
 	if (!t)
 		return -ENOMEM;
-	t->shift = shift;
+	t->mask = (n - 1) * sizeof(t->slot[0]);
 	t->retired = old;
 	for (size_t i = 0; old && i < slots(old); i++) {
 		void *val = atomic_load_explicit(&old->slot[i].val, memory_order_relaxed);
@@ -82,10 +82,10 @@ int dp_hmap_put(struct dp_hmap *m, uint64_t key, void *val)
 			goto out;
 		t = atomic_load_explicit(&m->tab, memory_order_relaxed);
 	}
-	for (size_t i = dp_hmap_hash(t, key);; i++) {
+	for (size_t at = dp_hmap_hash(t, key);; at = dp_hmap_next(t, at)) {
 		uint64_t k;
 
-		s = &t->slot[i & (slots(t) - 1)];
+		s = dp_hmap_at(t, at);
 		k = atomic_load_explicit(&s->key, memory_order_relaxed);
 		if (k == key) {
 			m->live += !atomic_load_explicit(&s->val, memory_order_relaxed);
@@ -144,8 +144,8 @@ static void *del(struct dp_hmap *m, uint64_t key, const void *only)
 	key++;
 	dp_take(&m->lock);
 	t = atomic_load_explicit(&m->tab, memory_order_relaxed);
-	for (size_t i = t ? dp_hmap_hash(t, key) : 0; t; i++) {
-		struct dp_hslot *s = &t->slot[i & (slots(t) - 1)];
+	for (size_t at = t ? dp_hmap_hash(t, key) : 0; t; at = dp_hmap_next(t, at)) {
+		struct dp_hslot *s = dp_hmap_at(t, at);
 		uint64_t k = atomic_load_explicit(&s->key, memory_order_relaxed);
 
 		if (k == 0)
@@ -155,7 +155,7 @@ static void *del(struct dp_hmap *m, uint64_t key, const void *only)
 				break;
 			val = atomic_exchange_explicit(&s->val, NULL, memory_order_acq_rel);
 			m->live -= val != NULL;
-			trim(m, t, i);
+			trim(m, t, (size_t)(s - t->slot));
 			break;
 		}
 	}

@@ -18,7 +18,7 @@ struct dp_hslot {
 
 struct dp_htab {
 	struct dp_htab *retired; /* a smaller one that readers may still look at */
-	unsigned shift;		 /* 64 - log2(slots) */
+	size_t mask;		 /* of a slot's offset: (slots - 1) * its size; slots: a power of two, at most 2^28 */
 	struct dp_hslot slot[];
 };
 
@@ -44,29 +44,38 @@ void *dp_hmap_get_held(struct dp_hmap *m, uint64_t key, void (*hold)(void *val))
 /* Calls fn for each value, with the map locked against changes. */
 void dp_hmap_each(struct dp_hmap *m, void (*fn)(void *val, void *arg), void *arg);
 
+/* The offset, in slot[], where the search for key begins. A byte offset: it spares post_send instructions. */
 static inline size_t dp_hmap_hash(const struct dp_htab *t, uint64_t key)
 {
 	/* twice: one multiplication puts numbers that grow by steps side by side: for trim() a run without end */
 	key *= UINT64_C(0x9e3779b97f4a7c15);
 	key ^= key >> 32;
-	return (size_t)((key * UINT64_C(0xd6e8feb86659fd93)) >> t->shift);
+	return (size_t)((key * UINT64_C(0xd6e8feb86659fd93)) >> 32) & t->mask;
+}
+
+static inline size_t dp_hmap_next(const struct dp_htab *t, size_t at)
+{
+	return (at + sizeof(t->slot[0])) & t->mask;
+}
+
+static inline struct dp_hslot *dp_hmap_at(const struct dp_htab *t, size_t at)
+{
+	return (struct dp_hslot *)((char *)t->slot + at);
 }
 
 static inline void *dp_hmap_get(const struct dp_hmap *m, uint64_t key)
 {
 	/* acquire: the slots were filled before the table was published */
 	const struct dp_htab *t = atomic_load_explicit(&m->tab, memory_order_acquire);
-	size_t mask, i;
 
 	if (__builtin_expect(!t, 0))
 		return NULL;
-	mask = ((size_t)1 << (64 - t->shift)) - 1;
 	key++;
-	for (i = dp_hmap_hash(t, key);; i++) {
-		const struct dp_hslot *s = &t->slot[i & mask];
+	for (size_t at = dp_hmap_hash(t, key);; at = dp_hmap_next(t, at)) {
+		const struct dp_hslot *s = dp_hmap_at(t, at);
 		uint64_t k = atomic_load_explicit(&s->key, memory_order_acquire);
 
-		if (k == key) {
+		if (__builtin_expect(k == key, 1)) {
 			/* acquire: what val points to was written before val was */
 			void *val = atomic_load_explicit(&s->val, memory_order_acquire);
 

@@ -11,11 +11,6 @@
 #define LOOKS 8
 #define EPOCH_NS 1000000000u
 
-bool dp_meter_needed(const struct dp_qp *q)
-{
-	return q->order.mode == DP_ORDER_STRICT || q->order.mode == DP_ORDER_RC;
-}
-
 static struct dp_meter *meter_of(const struct dp_qp *q, uint32_t r)
 {
 	return r ? &q->rail[r].sib->meter : &q->c->meter[q->init.port_num % DP_OWN_METERS];
@@ -115,6 +110,8 @@ void dp_meter_update(struct dp_qp *q)
 	if (!dp_meter_needed(q) && !timed())
 		return;
 	for (uint32_t r = 0; r < q->nrails; r++) {
+		if (!dp_meter_of_note(q, r))
+			continue;
 		if (o->sent[r] == q->rail[r].metered_sent && o->arrived[r] == q->rail[r].metered_arrived &&
 		    o->bytes[r] == q->rail[r].metered_planned)
 			continue;

@@ -255,20 +255,18 @@ static void bulk_waits(struct dp_order *o, const struct dp_op_desc *d, const str
 static void fill_fragments(const struct dp_order *o, const struct dp_op_desc *d, const struct dp_part *part,
 			   struct dp_range remote[], struct dp_range local[])
 {
-	memset(remote, 0, o->nrails * sizeof(*remote));
-	memset(local, 0, o->nrails * sizeof(*local));
-	if (!part) {
-		remote[0] = d->remote;
-		local[0] = d->local;
-		return;
-	}
 	for (uint32_t r = 0; r < o->nrails; r++) {
-		if (!part[r].len)
+		remote[r] = local[r] = (struct dp_range){ 0, 0 };
+		if (!part || !part[r].len)
 			continue;
 		remote[r].lo = d->remote.lo + part[r].offset;
 		remote[r].hi = remote[r].lo + part[r].len;
 		if (d->lpart)
 			local[r] = d->lpart[r];
+	}
+	if (!part) {
+		remote[0] = d->remote;
+		local[0] = d->local;
 	}
 }
 
@@ -286,8 +284,8 @@ struct waits {
 
 static void clear_waits(const struct dp_order *o, struct waits *w)
 {
-	memset(w->rail0, 0, o->nrails * sizeof(uint64_t));
-	memset(w->siblings, 0, o->nrails * sizeof(uint64_t));
+	for (uint32_t r = 0; r < o->nrails; r++)
+		w->rail0[r] = w->siblings[r] = 0;
 }
 
 /* What op d, entered with these numbers, needs to be visible on rail r. */
@@ -325,20 +323,19 @@ static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct d
 
 		if (r && here)
 			o->planned[r]++;
-		*or = (struct dp_op_rail){
-			.remote = remote[r],
-			.local = local[r],
-			.seq = o->planned[r],
-			.wait0 = w->rail0[r],
-			.waits = w->siblings[r],
-			.last_read = o->last_read[r],
-			.last_write = o->last_write[r],
-		};
+		or->remote = remote[r];
+		or->local = local[r];
+		or->seq = o->planned[r];
+		or->wait0 = w->rail0[r];
+		or->waits = w->siblings[r];
+		or->last_read = o->last_read[r];
+		or->last_write = o->last_write[r];
 		if (here && (d->flags & (DP_OP_READ | DP_OP_ATOMIC)))
 			o->last_read[r] = o->planned[r];
 		if (here && writes(d, r, remote[r]))
 			o->last_write[r] = o->planned[r];
-		want_visible(o, d, r, or);
+		if (o->flush || (d->flags & DP_OP_STRONG))
+			want_visible(o, d, r, or);
 		hull_add(&o->hull[r], remote[r]);
 		hull_add(&o->lhull[r], local[r]);
 		o->bytes[r] += size_of(remote[r]);
@@ -366,6 +363,61 @@ static bool would_wait(const struct dp_order *o, const struct waits *w)
 	return wait;
 }
 
+/*
+ * A signal that goes on rail 0 alone, the most frequent op: as the rest of dp_order_add() and enter() would. Field by
+ * field, since compilers make whole structs elsewhere and copy them.
+ */
+static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
+{
+	uint64_t pos = o->next, wait = drains(o, d->flags) ? UINT64_MAX : 0;
+	struct dp_op_rail *or = dp_order_rail(o, pos, 0);
+	struct dp_op *op = dp_order_op(o, pos);
+	unsigned flags = d->flags;
+
+	op->flags = flags;
+	op->whole = true;
+	op->behind = DP_BEHIND_NOT;
+	op->full0 = op->fulls = 0;
+	op->before.signal = o->last_signal;
+	op->before.signaled = o->last_signaled;
+	op->before.all = o->last_all;
+	or->remote = d->remote;
+	or->local = d->local;
+	or->seq = pos + 1;
+	or->wait0 = or->waits = 0;
+	or->last_read = o->last_read[0];
+	or->last_write = o->last_write[0];
+	o->planned[0] = o->next = o->last_signal = pos + 1;
+	if (writes(d, 0, d->remote))
+		o->last_write[0] = pos + 1;
+	if (o->flush & 1)
+		want_visible(o, d, 0, or);
+	for (uint32_t r = 1; r < o->nrails; r++) {
+		uint64_t planned = o->planned[r];
+
+		or++;
+		or->remote = or->local = (struct dp_range){ 0, 0 };
+		or->seq = planned;
+		or->wait0 = planned & wait;
+		or->waits = 0;
+		or->last_read = o->last_read[r];
+		or->last_write = o->last_write[r];
+		if (o->flush || (flags & DP_OP_STRONG))
+			want_visible(o, d, r, or);
+	}
+	hull_add(&o->hull[0], d->remote);
+	o->bytes[0] += size_of(d->remote);
+	if (flags & DP_OP_SIGNALED)
+		o->last_signaled = pos + 1;
+	if (!empty(d->local))
+		hull_add(&o->lhull[0], d->local);
+	if (flags & (DP_OP_READ | DP_OP_ATOMIC))
+		o->last_read[0] = pos + 1;
+	if (flags & DP_OP_ALL)
+		o->last_all = pos + 1;
+	return pos;
+}
+
 uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
 {
 	struct dp_range remote[DP_MAX_RAILS], local[DP_MAX_RAILS];
@@ -373,6 +425,8 @@ uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
 	struct waits w;
 	struct dp_op *op = dp_order_op(o, o->next);
 
+	if (!(d->flags & (DP_OP_BULK | DP_OP_EVERY)))
+		return add_signal(o, d);
 	*op = (struct dp_op){ .flags = d->flags };
 	if (!(d->flags & (DP_OP_BULK | DP_OP_EVERY)) || !o->bonded || !on_siblings(o, part))
 		part = NULL;
@@ -559,6 +613,27 @@ uint64_t dp_order_match(struct dp_order *o)
 	o->match++;
 	dp_order_done(o, 0, o->match);
 	return o->match - 1;
+}
+
+uint64_t dp_order_take(struct dp_order *o)
+{
+	uint64_t pos = o->deliver;
+	const struct dp_op_rail *or = dp_order_rail(o, pos, 0);
+
+	/* one completion for one op, and nobody before it is waited for or still known */
+	if ((o->flush & 1) || o->match != pos || o->tail != pos || o->counted[0] != pos || o->post0 == pos ||
+	    !(dp_order_op(o, pos)->flags & DP_OP_SIGNALED))
+		return UINT64_MAX;
+	for (uint32_t r = 1; r < o->nrails; r++)
+		if (!dp_order_reached(o, r, or[r].seq, false))
+			return UINT64_MAX;
+	o->match = o->deliver = o->tail = o->counted[0] = pos + 1;
+	raise_to(&o->done[0], pos + 1);
+	arrive(o, 0, size_of(or->remote));
+	if (o->done[0] == o->planned[0])
+		o->hull[0] = o->lhull[0] = (struct dp_range){ 0, 0 };
+	raise_to(&o->posts, pos + 1);
+	return pos;
 }
 
 uint64_t dp_order_of(const struct dp_order *o, uint32_t rail, uint64_t seq)

@@ -181,6 +181,11 @@ void dp_order_flushed(struct dp_order *o, uint32_t rail, uint64_t covers);
  * if no posted op expects one.
  */
 uint64_t dp_order_match(struct dp_order *o);
+/*
+ * dp_order_match(), and dp_order_delivered() if that op may be given at once, for the common case that nothing else is
+ * known before it. UINT64_MAX: it is not that case, nothing was done.
+ */
+uint64_t dp_order_take(struct dp_order *o);
 /* The op that has fragment seq on a sibling rail; UINT64_MAX: it is not known any more. */
 uint64_t dp_order_of(const struct dp_order *o, uint32_t rail, uint64_t seq);
 /* The next completion that rail 0 gave and the program has not got, ready or not; UINT64_MAX if none. */
@@ -194,6 +199,15 @@ static inline bool dp_order_reached(const struct dp_order *o, uint32_t rail, uin
 	bool visible = (o->flush >> rail & 1) || (rail && strong);
 
 	return (visible ? o->visible[rail] : o->done[rail]) >= n;
+}
+/* The newest op, whole, with so many remote bytes, and nothing queued before it, went to rail 0. */
+static inline void dp_order_went_whole(struct dp_order *o, uint64_t bytes)
+{
+	o->sent[0] += bytes;
+	o->post0 = o->next;
+	/* nothing is to be posted on siblings for it if nothing is for those before it */
+	if (o->posts + 1 == o->next)
+		o->posts = o->next;
 }
 static inline bool dp_order_queued(const struct dp_order *o)
 {

@@ -76,6 +76,14 @@ int dp_plan_sges(const struct ibv_sge *in, int nin, const struct dp_part *part, 
 	uint64_t skip = part->offset, left = part->len, total = 0;
 	int n = 0;
 
+	/* by far the most frequent case */
+	if (nin == 1 && left && max > 0 && skip <= in->length && left <= in->length - skip) {
+		out->addr = in->addr + skip;
+		out->length = (uint32_t)left;
+		out->lkey = keys ? *keys : in->lkey;
+		return 1;
+	}
+
 	for (int i = 0; i < nin; i++)
 		total += in[i].length;
 	if (skip > total || left > total - skip)

@@ -47,7 +47,7 @@ static void classify(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_cl
 {
 	struct dp_op_desc *d = &k->d;
 
-	memset(d, 0, sizeof(*d));
+	*d = (struct dp_op_desc){ 0 };
 	k->split = false;
 	k->len = 0;
 	k->inlined = wr->send_flags & IBV_SEND_INLINE;
@@ -115,6 +115,21 @@ static bool may_wait(const struct dp_order *o)
 	return !dp_order_reached(o, 0, o->last_signal, false);
 }
 
+/* dp_plan_cut(), which programs mostly ask for the same over and over. */
+static unsigned plan_cut(struct dp_qp *q, uint64_t raddr, uint64_t len, struct dp_part *part)
+{
+	uint64_t base = raddr & (q->policy.align - 1);
+
+	if (q->cut.len != len || q->cut.base != base) {
+		q->cut.n = dp_plan_cut(&q->policy, raddr, len, q->cut.part);
+		q->cut.base = base;
+		q->cut.len = len;
+	}
+	for (uint32_t r = 0; r < q->nrails; r++)
+		part[r] = q->cut.part[r];
+	return q->cut.n;
+}
+
 /* Decides the parts and finds the keys for them. Without success the WR goes whole on rail 0. */
 static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
 {
@@ -125,7 +140,7 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 	if (wr->num_sge > MAX_CUT_SGE)
 		return;
 	if (k->len >= q->policy.split_min) {
-		bytes_on = dp_plan_cut(&q->policy, wr->wr.rdma.remote_addr, k->len, k->part);
+		bytes_on = plan_cut(q, wr->wr.rdma.remote_addr, k->len, k->part);
 		if (bytes_on < 2 && k->part[0].len)
 			return;
 	} else {
@@ -384,7 +399,7 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	pos = dp_order_add(o, &k.d);
 	op = dp_order_op(o, pos);
 	s = dp_qp_slot(q, pos);
-	*s = (struct dp_slot){ .wr_id = wr->wr_id, .byte_len = (uint32_t)k.len, .opcode = (uint8_t)wr->opcode };
+	dp_slot_fill(s, wr->wr_id, (uint32_t)k.len, wr->opcode);
 	k.split = !op->whole;
 	go0 = o->post0 == pos && dp_order_may_post0(o);
 	gos = dp_order_may_posts(o); /* passes over ops without sibling parts, so it comes before the comparison */
@@ -414,7 +429,7 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	}
 	if (go0) {
 		if (!(k.d.flags & DP_OP_BULK) && dp_meter_needed(q))
-			s->posted_ns = dp_now_ns();
+			s->posted_ns = dp_time_trip(q, pos);
 		dp_chain_add0(q, wr, k.split ? &k.part[0] : NULL);
 		dp_order_posted0(o);
 	}
@@ -485,7 +500,7 @@ bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsign
 		q->unrecorded = true;
 		return false;
 	}
-	*dp_qp_slot(q, dp_order_add(&q->order, &d)) = (struct dp_slot){ .wr_id = wr_id, .opcode = (uint8_t)op };
+	dp_slot_fill(dp_qp_slot(q, dp_order_add(&q->order, &d)), wr_id, 0, op);
 	dp_order_posted0(&q->order);
 	return true;
 }
@@ -553,7 +568,7 @@ static int check_session(struct dp_qp *q, const struct ibv_send_wr *wr)
 	return 0;
 }
 
-static int post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
+int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
 {
 	bool refused;
 	int ret;
@@ -592,21 +607,32 @@ static int post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
 	return ret;
 }
 
+/* Apart, so that the common path saves no registers. */
+__attribute__((noinline)) static int post_unknown(struct ibv_qp *qp, struct ibv_send_wr *wr,
+						  struct ibv_send_wr **bad_wr)
+{
+	return dp_ctx_find(qp->context)->ops.post_send(qp, wr, bad_wr);
+}
+
 int dp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
 	struct dp_qp *q = dp_hmap_getp(&dp_qps, qp);
+	int state;
 
 	if (__builtin_expect(!q, 0))
-		return dp_ctx_find(qp->context)->ops.post_send(qp, wr, bad_wr);
+		return post_unknown(qp, wr, bad_wr);
 	/* acquire: what the switch to another state prepared is visible before the state */
-	if (atomic_load_explicit(&q->state, memory_order_acquire) == DP_QP_NATIVE)
+	state = atomic_load_explicit(&q->state, memory_order_acquire);
+	if (state == DP_QP_NATIVE)
 		return q->post_send(qp, wr, bad_wr);
-	return post_tracked(q, wr, bad_wr, false);
+	return state == DP_QP_BONDED && wr && !wr->next ? dp_post_one(q, wr, bad_wr, false)
+							: dp_post_tracked(q, wr, bad_wr, false);
 }
 
 int dp_post_session(struct dp_qp *q, struct ibv_send_wr *wr)
 {
 	struct ibv_send_wr *bad;
 
-	return post_tracked(q, wr, &bad, true);
+
+	return wr && !wr->next ? dp_post_one(q, wr, &bad, true) : dp_post_tracked(q, wr, &bad, true);
 }

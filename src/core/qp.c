@@ -68,6 +68,7 @@ static int enter(struct dp_qp *q)
 	if (q->fallback >= 0)
 		return 0;
 	dp_take(&q->scq->lock);
+	q->scq->last = NULL;
 	if (dp_hmap_put(&q->scq->qpns, q->qp_num, q))
 		goto no_cq;
 	watch(q);
@@ -89,6 +90,7 @@ static void forget(struct dp_qp *q)
 	if (!q->scq)
 		return;
 	dp_take(&q->scq->lock);
+	q->scq->last = NULL;
 	dp_hmap_del_if(&q->scq->qpns, q->qp_num, q);
 	dp_drop(&q->scq->lock);
 }

@@ -26,6 +26,17 @@ static inline struct dp_slot *dp_qp_slot(struct dp_qp *q, uint64_t pos)
 {
 	return &q->slot[pos & q->order.mask];
 }
+/* The rest of a slot is written before it is read: the completion when it is held. */
+static inline void dp_slot_fill(struct dp_slot *s, uint64_t wr_id, uint32_t byte_len, enum ibv_wr_opcode op)
+{
+	s->qwr = NULL;
+	s->wr_id = wr_id;
+	s->byte_len = byte_len;
+	s->opcode = (uint8_t)op;
+	s->posted_ns = 0;
+	s->held_since = 0;
+	s->reported = false;
+}
 /* Room for one more op; with lock held. */
 bool dp_qp_room(struct dp_qp *q);
 
@@ -42,14 +53,40 @@ bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsign
 
 /* ---- meter.c: with lock held */
 
-bool dp_meter_needed(const struct dp_qp *q); /* by its mode */
+/* By its mode. */
+static inline bool dp_meter_needed(const struct dp_qp *q)
+{
+	return q->order.mode == DP_ORDER_STRICT || q->order.mode == DP_ORDER_RC;
+}
+/*
+ * Small requests that come and go with nothing large beside them tell nothing of a port, and must not cost a look at the
+ * clock each: the meter hears of them when something as large as this is under way, or when they have summed up.
+ */
+#define DP_METER_LITTLE 4096u
 /* After anything was posted or completed. */
 void dp_meter_update(struct dp_qp *q);
+/* Has the meter of this rail's port to hear of what q did since it was told last? What was told is told to be gone. */
+static inline bool dp_meter_of_note(const struct dp_qp *q, uint32_t r)
+{
+	const struct dp_rail *rail = &q->rail[r];
+
+	/* what was taken back makes sent fall, so that the difference is large */
+	return rail->metered_sent != rail->metered_arrived || rail->metered_planned ||
+	       q->order.sent[r] - rail->metered_sent >= DP_METER_LITTLE || q->order.bytes[r] >= DP_METER_LITTLE;
+}
 /* Nothing of q is outstanding any more, or will be told of. */
 void dp_meter_drop(struct dp_qp *q);
 void dp_meter_rtt(struct dp_qp *q, uint64_t ns); /* one was seen */
 /* Is a bulk WR of len bytes, cut so, better whole than waiting for rail 0? */
 bool dp_meter_haste(const struct dp_qp *q, const struct dp_part *part, uint64_t len);
+
+#define TRIP_EVERY 16 /* of so many signals one tells how long a round trip takes: two looks at the clock */
+
+/* For the slot of the op at pos. */
+static inline uint64_t dp_time_trip(const struct dp_qp *q, uint64_t pos)
+{
+	return q->rtt_ns && pos % TRIP_EVERY ? 0 : dp_now_ns();
+}
 
 /* ---- upstream.c */
 
@@ -119,6 +156,11 @@ void dp_qpex_install(struct dp_qp *q);
 bool dp_qpex_before_modify(struct dp_qp *q);
 void dp_qpex_after_modify(struct dp_qp *q, bool locked);
 void dp_qpex_after_fork(struct dp_qp *q);
+
+/* What post_send does for a QP that is not native; session: wr is what ibv_wr_* collected. No lock held. */
+int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session);
+/* alone.c: the same for one request, wr not NULL and wr->next NULL. */
+int dp_post_one(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session);
 
 /* ---- chain.c: with lock held */
 

@@ -50,9 +50,10 @@ struct ex_wr {
 
 struct dp_qpex {
 	struct ibv_qp_ex *ex;
+	struct dp_qp *q;
 	struct slots real;
 	uint32_t max_sge;
-	dp_lock session;      /* held from wr_start to wr_complete or wr_abort, as providers do; before all others */
+	dp_fast session;      /* held from wr_start to wr_complete or wr_abort, as providers do; before all others */
 	_Atomic bool installed; /* set by modify_qp, unset with session */
 	_Atomic(void *) owner; /* the thread whose session is collected here; it alone reads its own value */
 	int err;
@@ -71,13 +72,21 @@ struct dp_qpex {
 	 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW |                    \
 	 IBV_QP_EX_WITH_SEND_WITH_INV)
 
+/* The session that this thread opened last, if it is open: spares the look-ups, and its address names the thread. */
+static DP_TLS struct {
+	const struct ibv_qp_ex *ex;
+	struct dp_qpex *x;
+} latest;
+
 static void *self(void)
 {
-	return (void *)(uintptr_t)pthread_self();
+	return &latest;
 }
 
-static struct dp_qpex *find(struct ibv_qp_ex *ex)
+static inline struct dp_qpex *find(struct ibv_qp_ex *ex)
 {
+	if (__builtin_expect(latest.ex == ex, 1))
+		return latest.x;
 	/* qp_base is its first member */
 	return ((struct dp_qp *)dp_hmap_getp(&dp_qps, ex))->ex;
 }
@@ -391,6 +400,8 @@ static void our_wr_start(struct ibv_qp_ex *ex)
 		return;
 	}
 	atomic_store_explicit(&x->owner, self(), memory_order_relaxed);
+	latest.ex = ex;
+	latest.x = x;
 	x->n = x->nsges = x->nbytes = 0;
 	x->err = 0;
 	x->cur = NULL;
@@ -398,6 +409,8 @@ static void our_wr_start(struct ibv_qp_ex *ex)
 
 static void end(struct dp_qpex *x)
 {
+	if (latest.x == x)
+		latest.ex = NULL;
 	atomic_store_explicit(&x->owner, NULL, memory_order_relaxed);
 	dp_drop(&x->session);
 }
@@ -418,8 +431,7 @@ static void link_list(struct dp_qpex *x)
 
 static int our_wr_complete(struct ibv_qp_ex *ex)
 {
-	struct dp_qp *q = dp_hmap_getp(&dp_qps, ex);
-	struct dp_qpex *x = q->ex;
+	struct dp_qpex *x = find(ex);
 	int ret;
 
 	if (!mine(x))
@@ -427,7 +439,7 @@ static int our_wr_complete(struct ibv_qp_ex *ex)
 	ret = x->err;
 	if (!ret) {
 		link_list(x);
-		ret = dp_post_session(q, x->n ? &x->wrs[0].wr : NULL);
+		ret = dp_post_session(x->q, x->n ? &x->wrs[0].wr : NULL);
 	}
 	end(x);
 	return ret;
@@ -522,6 +534,7 @@ int dp_qpex_new(struct dp_qp *q)
 	if (!x)
 		return -ENOMEM;
 	x->ex = ex;
+	x->q = q;
 	x->max_sge = q->cap.max_send_sge;
 	dp_lock_init(&x->session);
 	q->ex = x;
@@ -534,6 +547,8 @@ void dp_qpex_free(struct dp_qp *q)
 
 	if (!x)
 		return;
+	if (latest.x == x) /* it was left open */
+		latest.ex = NULL;
 	dp_lock_fini(&x->session);
 	free(x->wrs);
 	free(x->sges);
