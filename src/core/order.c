@@ -630,6 +630,8 @@ uint64_t dp_order_take(struct dp_order *o)
 	o->match = o->deliver = o->tail = o->counted[0] = pos + 1;
 	raise_to(&o->done[0], pos + 1);
 	arrive(o, 0, size_of(or->remote));
+	if (o->visible[0] >= o->last_write[0])
+		o->visible[0] = o->done[0];
 	if (o->done[0] == o->planned[0])
 		o->hull[0] = o->lhull[0] = (struct dp_range){ 0, 0 };
 	raise_to(&o->posts, pos + 1);
