@@ -18,7 +18,8 @@ there()
 	return 1
 }
 
-number() { cat "$out"/*.json 2> /dev/null | grep -o "\"$1\": *[0-9]*" | awk -F: '{ s += $2 } END { print s + 0 }'; }
+# shellcheck source=tests/clients/number.sh
+. "$top/tests/clients/number.sh"
 
 # both OPTIONS SERVER CLIENT: both ends of something, as shell commands, on two hosts of two ports
 both()
@@ -52,10 +53,10 @@ alike()
 		echo "FAILED: $what"
 	elif ! diff "$out/without" <(told "$out/client"); then
 		echo "FAILED: $what: reports something else"
-	elif [ "$(number bonds)" -lt "${least:-1}" ] || [ "$(number splits)" -lt "$want" ]; then
-		echo "FAILED: $what: $(number bonds) bonds, $(number splits) splits"
+	elif [ "$(number "$out/" bonds)" -lt "${least:-1}" ] || [ "$(number "$out/" splits)" -lt "$want" ]; then
+		echo "FAILED: $what: $(number "$out/" bonds) bonds, $(number "$out/" splits) splits"
 	else
-		echo "ok: $what: $(number bonds) bonds, $(number splits) splits"
+		echo "ok: $what: $(number "$out/" bonds) bonds, $(number "$out/" splits) splits"
 		return
 	fi
 	tail -n 5 "$out/server" "$out/client"
