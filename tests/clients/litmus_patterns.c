@@ -224,17 +224,16 @@ static bool read_shifted(struct litmus *l)
 	return count_words(l->a.buf + AT_RESULT, l->round) != WORDS / 2;
 }
 
-/* A short one, of the last bytes. */
-static bool read_tail(struct litmus *l)
+/* Short ones, of the first and the last bytes: one of these is on another rail than the READs are. */
+static bool read_ends(struct litmus *l)
 {
 	struct mwr w[] = { data(l, AT_DATA, 0),
-			   { .op = READ, .off = AT_RESULT, .len = 8, .raddr = AT_DATA + BULK - 8, .flags = SIG } };
-	uint64_t v;
+			   { .op = READ, .off = AT_RESULT, .len = 8, .raddr = AT_DATA },
+			   { .op = READ, .off = AT_RESULT + 8, .len = 8, .raddr = AT_DATA + BULK - 8, .flags = SIG } };
 
-	post(l, &l->a, w, 2);
+	post(l, &l->a, w, 3);
 	finish(l);
-	memcpy(&v, l->a.buf + AT_RESULT, 8);
-	return v != l->round;
+	return count_words(l->a.buf + AT_RESULT, l->round) < 2;
 }
 
 /* With FENCE a READ is over before what follows begins. */
@@ -384,7 +383,7 @@ const struct pattern patterns[] = {
 	{ "overwrite-shifted", "old bytes after new ones, ranges that overlap", NOT_RELAXED, overwrite_shifted },
 	{ "read-after-write", "READ of the range just written: old bytes", NOT_RELAXED, read_after_write },
 	{ "read-shifted", "READ over the cut of what was written: old bytes", NOT_RELAXED, read_shifted },
-	{ "read-tail", "short READ of the last bytes written: old bytes", NOT_RELAXED, read_tail },
+	{ "read-ends", "short READs of the first and the last bytes written: old bytes", NOT_RELAXED, read_ends },
 	{ "write-after-read", "READ, then WRITE with FENCE: new bytes in the READ", ALL_MODES, write_after_read },
 	{ "cqe-third", "completion, then a third party's flag: old data", ALL_MODES, cqe_third },
 	{ "empty-write", "completion of an empty WRITE behind the data, then a third party's flag: old data", ALL_MODES,

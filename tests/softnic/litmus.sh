@@ -53,10 +53,10 @@ for ((n = 0; n < ${LITMUS_SEEDS:-2}; n++)); do
 		DUALPORT_PATIENCE=auto run "$mode, patience auto" $mode --adverse --dualport --
 	done
 	# the controls
-	run "relaxed, to be seen" relaxed --adverse --dualport -- --count 60 --must \
-		--only data-inline,data-flags,unsignalled-flag,flag-in-the-middle,flag-at-the-end,overwrite-shifted,read-shifted,read-tail
-	run "signal, to be seen" signal --adverse --dualport -- --count 60 --must --only inline-data,faa-data
-	run "strict, to be seen" strict --adverse --dualport -- --count 60 --must --only data-data,tail
+	run "relaxed, to be seen" relaxed --adverse --dualport -- --count 1000 --must \
+		--only data-inline,data-flags,unsignalled-flag,flag-in-the-middle,flag-at-the-end,overwrite-shifted,read-shifted,read-ends
+	run "signal, to be seen" signal --adverse --dualport -- --count 1000 --must --only inline-data,faa-data
+	run "strict, to be seen" strict --adverse --dualport -- --count 1000 --must --only data-data,tail
 	seed=$((seed + 1))
 done
 exit $failed
