@@ -57,6 +57,7 @@ struct dp_config {
 	int peer_port;		  /* first of the range of well-known TCP ports */
 	int peer_ports;		  /* size of that range */
 	char peer_bind[256];	  /* addresses to listen on, comma separated; "": all */
+	char peer_ordering[256];  /* peer_rules.h; "": ordering for all */
 	char peer_secret[256];	  /* path of the shared secret; "": none */
 	bool single_threaded;	  /* true: work on objects that the program declared single-threaded, too */
 	enum dp_nvshmem_devices nvshmem_devices;

@@ -2,6 +2,7 @@
 /* The life of a program's QPs: creation, state changes, destruction. */
 #include "qp.h"
 #include "bond.h"
+#include "peer_rules.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -315,6 +316,17 @@ static void change_access(struct dp_qp *q, unsigned int access)
 		dp_bond_end(q);
 }
 
+/* With ctl held, before anything is posted: the peer is known now. */
+static void choose_ordering(struct dp_qp *q)
+{
+	const struct ibv_ah_attr *ah = &q->rtr.ah_attr;
+
+	dp_take(&q->lock);
+	q->order.mode = ah->is_global ? dp_peer_ordering(dp_cfg.peer_ordering, ah->grh.dgid.raw, dp_cfg.ordering) :
+					dp_cfg.ordering;
+	dp_drop(&q->lock);
+}
+
 /* With ctl held: the program's transition happened. */
 static void followed(struct dp_qp *q, const struct ibv_qp_attr *attr, int mask, bool *wait)
 {
@@ -338,8 +350,10 @@ static void followed(struct dp_qp *q, const struct ibv_qp_attr *attr, int mask, 
 		q->rtr = *attr;
 		if (mask & IBV_QP_ACCESS_FLAGS)
 			q->init.qp_access_flags = attr->qp_access_flags;
-		if (q->fallback < 0 && !q->slot && !dp_qp_track(q))
+		if (q->fallback < 0 && !q->slot && !dp_qp_track(q)) {
+			choose_ordering(q);
 			dp_bond_rtr(q);
+		}
 		break;
 	case IBV_QPS_RTS:
 		if (q->qp_state == IBV_QPS_RTR)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "peer_rules.h"
 #include "ports.h"
 #include "settings.h"
 
@@ -28,6 +29,7 @@ const struct dp_setting dp_settings[DP_SET_COUNT] = {
 /* Every member behind DP_T_TEXT and DP_T_CHOICE has the size that the code below assumes. */
 _Static_assert(sizeof(((struct dp_config *)0)->diag_json) == DP_TEXT_LEN, "diag_json");
 _Static_assert(sizeof(((struct dp_config *)0)->peer_bind) == DP_TEXT_LEN, "peer_bind");
+_Static_assert(sizeof(((struct dp_config *)0)->peer_ordering) == DP_TEXT_LEN, "peer_ordering");
 _Static_assert(sizeof(((struct dp_config *)0)->peer_secret) == DP_TEXT_LEN, "peer_secret");
 _Static_assert(sizeof(enum dp_ordering) == sizeof(int), "ordering");
 _Static_assert(sizeof(enum dp_nvshmem_devices) == sizeof(int), "nvshmem_devices");
@@ -251,6 +253,8 @@ static int parse_text(const struct dp_setting *s, char *dst, const char *text, c
 	}
 	if (s == &dp_settings[DP_SET_PEER_BIND])
 		ret = check_addresses(text, why, len);
+	else if (s == &dp_settings[DP_SET_PEER_ORDERING])
+		ret = dp_peer_rules_check(text, why, len);
 	else if (s == &dp_settings[DP_SET_DIAG_JSON])
 		ret = check_pattern(text, why, len);
 	if (!ret)

@@ -92,6 +92,11 @@ enum dp_setting_type {
 	X(PEER_SECRET, "peer", "secret", "DUALPORT_PEER_SECRET", DP_T_TEXT, peer_secret, 0, DP_TEXT_LEN - 1, "", NULL, \
 	  "A file, readable by its owner only, with the secret that all processes share. With it, every message "      \
 	  "between libraries is authenticated.")                                                                       \
+	X(PEER_ORDERING, "peer", "ordering", "DUALPORT_PEER_ORDERING", DP_T_TEXT, peer_ordering, 0, DP_TEXT_LEN - 1,    \
+	  "", NULL,                                                                                                    \
+	  "Another ordering for what is sent to some peers: a comma-separated list of an address, perhaps with a "     \
+	  "number of bits, and an ordering, as \"10.1.0.0/16 signal, 10.2.0.7 rc\". The first that fits the address "   \
+	  "(GID) that the program connects to counts; for all others ordering does.")                                  \
 	X(PEER_TIMEOUT, "peer", "timeout", "DUALPORT_PEER_TIMEOUT", DP_T_TIME, peer_timeout_ns, 1000000,               \
 	  86400 * DP_SEC, "30s", NULL,                                                                                 \
 	  "How long a queue pair waits, on one port meanwhile, for its peer's answer.")                                \

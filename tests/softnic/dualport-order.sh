@@ -67,6 +67,13 @@ for ((seed = 1; seed <= ${ORDER_SEEDS:-20}; seed++)); do
 	tried=$((tried + 1))
 	run $seed relaxed --window 4 --flags inline
 	[ $? = 1 ] && grep -q VIOLATION "$out/client" && broken=$((broken + 1))
+	# another ordering for this peer
+	if ! DUALPORT_PEER_ORDERING="10.0.0.0/8 relaxed, ::/0 strict" run $seed relaxed --window 4 --flags inline ||
+		! cat "$out"/*.json | grep -q '"signals_waited":[1-9]'; then
+		echo "FAILED: seed $seed, ordering strict for the peer alone"
+		tail -n 8 "$out/client"
+		failed=1
+	fi
 done
 # more outstanding than is searched for overlaps: all of the rest is waited for, in the modes that look at ranges
 for ordering in strict signal rc; do

@@ -37,6 +37,8 @@ static const struct broken_file {
 	{ "peer = { port = 65536; };\n", "./dualport.conf:1: peer.port: \"65536\" is more than 65535" },
 	{ "peer = {\nport = 65530; };\n", "./dualport.conf:2: peer.port: 16 ports from 65530 on go beyond 65535" },
 	{ "peer = { bind = \"10.0.0.1,eth0\"; };\n", "./dualport.conf:1: peer.bind: \"eth0\" is not an IP address" },
+	{ "peer = { ordering = \"rc\"; };\n",
+	  "./dualport.conf:1: peer.ordering: \"rc\" is not an IP address, perhaps with /BITS" },
 	{ "diag_json = \"/tmp/%d\";\n", "./dualport.conf:1: diag_json: \"/tmp/%d\": % is followed by neither p nor %" },
 	{ "stripe = { split_min = 1.5; };\n",
 	  "./dualport.conf:1: stripe.split_min: must be a size (a number, or a string as "

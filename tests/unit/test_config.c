@@ -111,7 +111,7 @@ static const char whole[] =
 	"stripe = { split_min = \"64k\"; spread_min = 4096; align = \"512\"; weights = [ 2, 1 ]; };\n"
 	"ordering = \"signal\"; bond_wait = \"2s\"; stuck = 0; single_threaded = true;\n"
 	"peer = { port = 2000; ports = 4; bind = \"10.0.0.1,fe80::1%eth0\"; secret = \"/s\";\n"
-	"         timeout = \"500ms\"; lease = 3; };\n"
+	"         timeout = \"500ms\"; lease = 3; ordering = \"10.0.0.0/8 rc\"; };\n"
 	"diag = 1; diag_json = \"/tmp/x.%p\"; debug = \"trace\";\n";
 
 START_TEST(whole_file)
@@ -146,6 +146,7 @@ START_TEST(whole_file)
 	ck_assert_int_eq(cfg.peer_ports, 4);
 	ck_assert_str_eq(cfg.peer_bind, "10.0.0.1,fe80::1%eth0");
 	ck_assert_str_eq(cfg.peer_secret, "/s");
+	ck_assert_str_eq(cfg.peer_ordering, "10.0.0.0/8 rc");
 	ck_assert_uint_eq(cfg.peer_timeout_ns, 500 * MS);
 	ck_assert_uint_eq(cfg.lease_ns, 3 * S);
 	ck_assert_str_eq(cfg.diag_json, "/tmp/x.%p");
@@ -170,6 +171,7 @@ START_TEST(environment_wins)
 	setenv("DUALPORT_PEER_PORTS", "1", 1);
 	setenv("DUALPORT_PEER_BIND", "", 1);
 	setenv("DUALPORT_PEER_SECRET", "/other", 1);
+	setenv("DUALPORT_PEER_ORDERING", "fe80::/10 signal", 1);
 	setenv("DUALPORT_PEER_TIMEOUT", "7", 1);
 	setenv("DUALPORT_PEER_LEASE", "250ms", 1);
 	setenv("DUALPORT_DIAG", "0", 1);
@@ -196,6 +198,7 @@ START_TEST(environment_wins)
 	ck_assert_int_eq(cfg.peer_ports, 1);
 	ck_assert_str_eq(cfg.peer_bind, "");
 	ck_assert_str_eq(cfg.peer_secret, "/other");
+	ck_assert_str_eq(cfg.peer_ordering, "fe80::/10 signal");
 	ck_assert_uint_eq(cfg.peer_timeout_ns, 7 * S);
 	ck_assert_uint_eq(cfg.lease_ns, 250 * MS);
 	ck_assert_str_eq(cfg.diag_json, "j%%");
