@@ -633,6 +633,7 @@ int main(void)
 {
 	Suite *s = suite_create("order");
 	TCase *all = tcase_create("interleavings"), *changes = tcase_create("changes");
+	TCase *flushes = tcase_create("flushes");
 	SRunner *sr;
 	int failed;
 
@@ -641,6 +642,7 @@ int main(void)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	tcase_set_timeout(all, 600);
 	tcase_set_timeout(changes, 600);
+	tcase_set_timeout(flushes, 600);
 	tcase_add_loop_test(all, test_every_kind, 0, NMODES);
 	tcase_add_loop_test(all, test_three, 0, NMODES);
 	tcase_add_loop_test(all, test_six, 0, NMODES);
@@ -649,11 +651,12 @@ int main(void)
 	suite_add_tcase(s, all);
 	tcase_add_loop_test(changes, test_bonding, 0, NMODES);
 	tcase_add_loop_test(changes, test_reset_undo_grow, 0, NMODES);
-	tcase_add_loop_test(changes, test_flush, 0, NMODES);
-	tcase_add_loop_test(changes, test_flush_three_rails, 0, NMODES);
 	tcase_add_loop_test(changes, test_rail_loss, 0, NMODES);
-	tcase_add_loop_test(changes, test_search, 0, NMODES);
 	suite_add_tcase(s, changes);
+	tcase_add_loop_test(flushes, test_flush, 0, NMODES);
+	tcase_add_loop_test(flushes, test_flush_three_rails, 0, NMODES);
+	tcase_add_loop_test(flushes, test_search, 0, NMODES);
+	suite_add_tcase(s, flushes);
 	sr = srunner_create(s);
 	srunner_run_all(sr, CK_NORMAL);
 	failed = srunner_ntests_failed(sr);
