@@ -37,7 +37,8 @@ static void fill_device(struct ibv_device *d, uint32_t i)
 	snprintf(d->name, sizeof(d->name), "%s", sn_shared->devs[i].name);
 	snprintf(d->dev_name, sizeof(d->dev_name), "uverbs%u", i);
 	snprintf(d->dev_path, sizeof(d->dev_path), "%s/sys/class/infiniband_verbs/uverbs%u", sn_host_dir(), i);
-	snprintf(d->ibdev_path, sizeof(d->ibdev_path), "%s/sys/class/infiniband/%s", sn_host_dir(), d->name);
+	snprintf(d->ibdev_path, sizeof(d->ibdev_path), "%s/sys/class/infiniband/%s", sn_host_dir(),
+		 sn_shared->devs[i].name); /* not d->name: compilers take all of *d for the destination */
 	d->transport_type = IBV_TRANSPORT_IB;
 	d->node_type = IBV_NODE_CA;
 }
