@@ -23,7 +23,7 @@ fail()
 run()
 {
 	rm -f "$out"/run.*.json "$out/sent"
-	DUALPORT_DIAG=1 DUALPORT_DIAG_JSON=$out/run.%p.json timeout -k 5 100 "$top/scripts/softnic" --build . --seed "$seed" \
+	DUALPORT_DIAG=1 DUALPORT_DIAG_JSON=$out/run.%p.json timeout -k 5 100 "$top/scripts/softnic" --build "${build:-.}" --seed "$seed" \
 		--counters "$out/sent" --dualport "$@" > "$out/stdout" 2> "$out/log"
 	status=$?
 }
@@ -34,7 +34,7 @@ dataflag()
 	local ordering=$1 dev=$3 peer=$4 options
 	read -ra options <<< "$2"
 	shift 4
-	DUALPORT_ORDERING=$ordering run "${options[@]}" -- ${lib:+env "LD_LIBRARY_PATH=$lib:${LD_LIBRARY_PATH:-}"} "$clients/dataflag" \
+	DUALPORT_ORDERING=$ordering run "${options[@]}" -- "$clients/dataflag" \
 		--dev "$dev" --peer-dev "$peer" --rounds "${CLIENTS_ROUNDS:-60}" --timeout 90 "$@"
 	splits=$(number "$out/run." splits) waited=$(number "$out/run." signals_waited) bonds=$(number "$out/run." bonds)
 	refused=$(number "$out/run." lag-refused)
@@ -110,9 +110,10 @@ refusal()
 }
 
 # a libmlx5 of before: the name is another one
-mkdir "$out/old"
-LC_ALL=C sed 's/mlx5dv_modify_qp_lag_port/mlx5dv_modify_qp_lag_pork/g' tests/softnic/lib/libibverbs.so.1 > "$out/old/libibverbs.so.1"
-lib=$out/old dataflag strict "$two" mlx5_bond_0 mlx5_bond_1 --qps 3 --bidir
+mkdir -p "$out/old/tests/softnic/lib"
+cp tests/softnic/lib/* "$out/old/tests/softnic/lib/" && ln -s "$PWD/.libs" "$out/old/.libs"
+LC_ALL=C sed -i 's/mlx5dv_modify_qp_lag_port/mlx5dv_modify_qp_lag_pork/g' "$out/old/tests/softnic/lib/libibverbs.so.1"
+build=$out/old dataflag strict "$two" mlx5_bond_0 mlx5_bond_1 --qps 3 --bidir
 refusal "no such function" "cannot be pinned to ports of a bond: .*libmlx5 has no mlx5dv_modify_qp_lag_port" 2
 [ "$bonds" = 0 ] || fail "no such function: bonds"
 # no bond at all
