@@ -199,6 +199,7 @@ struct dp_rkeys {
 	uint64_t shift;	/* a remote address plus this, modulo 2^64, is one that two keys of one memory agree in */
 	uint32_t flags;	/* DP_RKEY_* */
 	uint32_t n;
+	uint64_t born;	/* no two answers of owners have the same: a key may name another region than it did */
 	uint32_t key[];	/* of its twins, by the owner's sibling number */
 };
 
@@ -373,6 +374,7 @@ struct dp_chain {
 /* A region of the peer that fragments of one sibling wrote to: not all of them are known to be visible. */
 struct dp_dirty {
 	uint32_t rkey0, rkey; /* the program's key, and its twin's */
+	uint64_t born;	      /* of the region that these named */
 	bool reads;	      /* it allows READs */
 	uint64_t addr;	      /* some byte that was written there */
 	uint64_t first, last; /* numbers of the oldest and newest such fragment */

@@ -155,6 +155,18 @@ static bool rail0_open(const struct dp_qp *q)
 	return false;
 }
 
+/* Was something acknowledged on a broken rail of which nobody can know any more when it is seen, and that has to be known? */
+static bool unflushed(const struct dp_qp *q)
+{
+	const struct dp_order *o = &q->order;
+
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (q->rail[r].dead && (o->want[r] > o->visible[r] ||
+					((o->flush >> r & 1) && o->visible[r] < o->planned[r])))
+			return true;
+	return false;
+}
+
 void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos)
 {
 	int state = atomic_load_explicit(&q->state, memory_order_relaxed);
@@ -163,10 +175,14 @@ void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos)
 		return;
 	if (q->going) /* the program is done with it: what its twins still say is of no interest */
 		return;
-	if (state != DP_QP_FAILING && dp_order_siblings_idle(&q->order)) {
+	if (state != DP_QP_FAILING && dp_order_siblings_idle(&q->order) && !unflushed(q)) {
 		/* nothing was on its way there: the program need not know */
 		dp_warn("qp 0x%x: its twins broke while idle; one port from here on", q->qp_num);
 		dp_order_unbond(&q->order);
+		/* a later request that waits until what went there is visible cannot be told of that any more */
+		for (uint32_t r = 1; r < q->nrails; r++)
+			if (q->rail[r].dead)
+				dp_order_flush_lost(&q->order, r);
 		return;
 	}
 	if (q->fail_status == IBV_WC_SUCCESS) {

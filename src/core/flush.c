@@ -139,7 +139,7 @@ static void forget_oldest(struct dp_rail *rail)
 	forget(rail, oldest);
 }
 
-static void wrote(struct dp_rail *rail, uint64_t seq, uint64_t addr, uint32_t rkey0, uint32_t rkey)
+static void wrote(struct dp_rail *rail, uint64_t seq, uint64_t addr, uint32_t rkey0, uint32_t rkey, uint64_t born)
 {
 	struct dp_dirty *d = find(rail, rkey0);
 
@@ -151,6 +151,7 @@ static void wrote(struct dp_rail *rail, uint64_t seq, uint64_t addr, uint32_t rk
 		d->first = seq;
 	}
 	d->rkey = rkey;
+	d->born = born;
 	d->addr = addr;
 	d->last = seq;
 }
@@ -168,7 +169,7 @@ void dp_flush_wrote(struct dp_qp *q, uint32_t r, uint64_t seq, uint64_t addr, ui
 			say_ack(q, &said, "a memory region of the peer does not allow READs");
 		return;
 	}
-	wrote(rail, seq, addr, rkey0, keys->key[rail->peer_sib_idx]);
+	wrote(rail, seq, addr, rkey0, keys->key[rail->peer_sib_idx], keys->born);
 }
 
 void dp_flush_wrote0(struct dp_qp *q, uint64_t seq, uint64_t addr, uint32_t rkey0)
@@ -190,7 +191,7 @@ void dp_flush_wrote0(struct dp_qp *q, uint64_t seq, uint64_t addr, uint32_t rkey
 		if (rail->ndirty == DP_DIRTY)
 			say_ack(q, &said_many, "too many regions wait for a flush of the program's own port");
 	}
-	wrote(rail, seq, addr, rkey0, rkey0);
+	wrote(rail, seq, addr, rkey0, rkey0, keys->born);
 }
 
 /* Is the key still good? A region that is gone needs no flush, and a READ of it would break the connection. */
@@ -198,6 +199,9 @@ static bool still_there(const struct dp_qp *q, const struct dp_rail *rail, const
 {
 	const struct dp_rkeys *keys = q->rpd ? dp_rkey_peek(q->rpd, d->rkey0) : NULL;
 
+	/* one that was registered anew may have kept its keys, and not its addresses */
+	if (keys && keys->born != d->born)
+		return false;
 	if (rail == q->spare)
 		return keys && (keys->flags & DP_RKEY_READ);
 	return !q->rpd || (keys && rail->peer_sib_idx < keys->n && keys->key[rail->peer_sib_idx] == d->rkey);

@@ -149,6 +149,13 @@ void dp_order_flush_over(struct dp_order *o)
 	after_done(o, 0);
 }
 
+void dp_order_flush_lost(struct dp_order *o, uint32_t rail)
+{
+	o->flush &= ~(UINT32_C(1) << rail);
+	raise_to(&o->visible[rail], o->done[rail]);
+	after_done(o, rail);
+}
+
 /* What is at or before this number on a rail concerns nobody any more. */
 static uint64_t settled(const struct dp_order *o, uint32_t r)
 {

@@ -104,7 +104,8 @@ struct dp_order {
 	uint64_t sent[DP_MAX_RAILS], arrived[DP_MAX_RAILS]; /* bytes posted, and of these completed, ever */
 	uint64_t last_all; /* of the newest op whose ranges are unknown */
 
-	uint32_t flush;		/* bit r: on rail r, acknowledged is not visible. Constant while bonded, but for bit 0 */
+	/* Bit r: on rail r, acknowledged is not visible. Constant while bonded, but for bit 0 and rails that are lost. */
+	uint32_t flush;
 	uint64_t visible[DP_MAX_RAILS];	   /* "done" in the sense of visible, if in flush, and on siblings; never above done */
 	uint64_t want[DP_MAX_RAILS];	   /* what somebody waits to be visible */
 	uint64_t asked[DP_MAX_RAILS];	   /* flushes posted cover that many */
@@ -169,6 +170,8 @@ void dp_order_posteds(struct dp_order *o);
 void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq);
 /* There are no flushes of rail 0 any more: acknowledgements count. */
 void dp_order_flush_over(struct dp_order *o);
+/* The same of a sibling that is lost, and that has nothing outstanding; also for a DP_OP_STRONG. */
+void dp_order_flush_lost(struct dp_order *o, uint32_t rail);
 /*
  * Should a flush be posted on this rail now? posted: the newest fragment that was posted there (rail 0: acknowledged); it
  * is what the flush covers. dp_order_flush_posted() says that it was, dp_order_flushed() that it completed.

@@ -112,19 +112,26 @@ static void get_told(struct dp_rbuf *b, struct told *t)
 		t->key[i] = dp_get32(b);
 }
 
+static bool same(const struct dp_rkeys *keys, const struct told *t)
+{
+	return keys->shift == t->head.shift && keys->flags == t->head.flags && keys->n == t->head.n &&
+	       !memcmp(keys->key, t->key, keys->n * sizeof(t->key[0]));
+}
+
 /* Takes what the owner said; n is 0: no twins. Returns what has to be freed after a barrier. */
 static struct entry *take(struct dp_rpd *rpd, const struct told *t)
 {
 	uint32_t k = t->head.n, rkey = t->rkey;
 	struct entry *e, *dead = NULL;
 	struct dp_rkeys *copy;
+	static uint64_t born; /* [control] */
 
 	dp_take(&rpd->lock);
 	e = dp_hmap_get(&rpd->entries, rkey);
 	copy = e ? atomic_load_explicit(&e->keys, memory_order_relaxed) : NULL;
 	if (copy) {
 		/* no twins now, so an invalidation is on its way */
-		if (!k || (!memcmp(copy, &t->head, sizeof(t->head)) && !memcmp(copy->key, t->key, k * sizeof(t->key[0]))))
+		if (!k || same(copy, t))
 			goto out;
 		dp_hmap_del(&rpd->entries, rkey);
 		rpd->nentries--;
@@ -147,6 +154,7 @@ static struct entry *take(struct dp_rpd *rpd, const struct told *t)
 	}
 	rpd->npending -= dp_entry_pending(e);
 	*copy = t->head;
+	copy->born = ++born;
 	memcpy(copy->key, t->key, k * sizeof(t->key[0]));
 	/* release: readers take no lock */
 	atomic_store_explicit(&e->keys, copy, memory_order_release);

@@ -91,6 +91,15 @@ devices=(--faults "$out/faults")
 run 2 auto strict --rounds 60 --overlap 30 --bidir
 expect "two cards, a spare breaks" "status == 0 && flushes > 0 && $(grep -c 'flush of .* one port from here on' "$out/client") > 0"
 devices=(--placement late)
+# a sibling is lost with acknowledged bytes that were not flushed: the flag behind them ends, with an error
+echo '5000ms mlx5_1 silence' > "$out/faults"
+devices=(--faults "$out/faults")
+DUALPORT_BOND_WAIT=0 client 2 auto strict unflushed lost --settle-ms 2000
+expect "two cards, a sibling is lost" "status == 0 && flushes > 0 && $(grep -c 'ended with status [1-9]' "$out/client") == 1"
+devices=(--placement late)
+# a region that is registered elsewhere under its old key
+DUALPORT_BOND_WAIT=0 client 2 auto signal unflushed rereg --settle-ms 2000
+expect "two cards, a region registered anew" "status == 0 && flushes > 0 && $(grep -c 'one port from here on' "$out/client") == 0"
 # regions that allow no READs: said once for siblings and once for the program's port, counted, acknowledgements count
 client 2 auto strict pushed noread --settle-ms 1000
 expect "two cards, no REMOTE_READ" "status == 0 && flushes == 0 && acks > 1 && $(grep -c 'does not allow READs' "$out/client") == 2"
