@@ -56,12 +56,32 @@ static double number_of(const json_t *o, const char *key)
 	return json_number_value(json_object_get(o, key));
 }
 
+/* At s, in UTF-8: also those from U+0080 to U+009F. */
+static bool is_control(const char *s)
+{
+	unsigned char c = (unsigned char)s[0], next = c ? (unsigned char)s[1] : 0;
+
+	return c < ' ' || c == 0x7f || (c == 0xc2 && next >= 0x80 && next <= 0x9f);
+}
+
 static bool has_control(const char *s)
 {
 	for (; s && *s; s++)
-		if ((unsigned char)*s < ' ' || *s == 0x7f)
+		if (is_control(s))
 			return true;
 	return false;
+}
+
+/* What the parser says quotes the file. */
+static void make_printable(char *s)
+{
+	for (; *s; s++) {
+		if (!is_control(s))
+			continue;
+		if (*s == '\xc2')
+			*s++ = '?';
+		*s = '?';
+	}
 }
 
 /* Nothing in a file may move the cursor, or pass for a line of the report. Depth: what the parser allows. */
@@ -112,6 +132,7 @@ static int open_rank(struct rank *r, const char *file)
 	ret = read_json(r, &err);
 	if (ret)
 		return ret;
+	make_printable(err.text);
 	if (!r->json)
 		return err.line < 0 ? tool_error("%s", err.text) : tool_error("%s:%d: %s", file, err.line, err.text);
 	if (!json_is_object(r->json) || !json_is_array(json_object_get(r->json, "flows")) ||

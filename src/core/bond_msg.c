@@ -19,6 +19,16 @@ static void put_twin(struct dp_wbuf *b, const struct dp_twin_info *t)
 	dp_put(b, t->text, sizeof(t->text));
 }
 
+/* Names that a peer gives go into lines, tables and files. */
+static void get_text(struct dp_rbuf *b, char *text, size_t len)
+{
+	dp_get(b, text, len);
+	text[len - 1] = '\0';
+	for (; *text; text++)
+		if (*text < ' ' || *text > '~')
+			*text = '?';
+}
+
 static void get_twin(struct dp_rbuf *b, struct dp_twin_info *t)
 {
 	dp_get(b, &t->gid, sizeof(t->gid));
@@ -31,8 +41,7 @@ static void get_twin(struct dp_rbuf *b, struct dp_twin_info *t)
 	t->access = dp_get8(b);
 	t->sib_idx = dp_get8(b);
 	t->upstream = dp_get64(b);
-	dp_get(b, t->text, sizeof(t->text));
-	t->text[sizeof(t->text) - 1] = '\0';
+	get_text(b, t->text, sizeof(t->text));
 }
 
 int dp_bond_send(struct dp_peer *peer, enum dp_bond_type type, const struct dp_bond_msg *m)
@@ -97,8 +106,7 @@ bool dp_bond_parse(enum dp_bond_type type, const uint8_t *data, size_t len, stru
 	case DP_BOND_ACCEPT:
 		m->pd_id = dp_get32(&b);
 		m->upstream = dp_get64(&b);
-		dp_get(&b, m->port, sizeof(m->port));
-		m->port[sizeof(m->port) - 1] = '\0';
+		get_text(&b, m->port, sizeof(m->port));
 		m->nrails = dp_get32(&b);
 		if (m->nrails >= DP_MAX_RAILS)
 			return false;
@@ -120,8 +128,7 @@ bool dp_bond_parse(enum dp_bond_type type, const uint8_t *data, size_t len, stru
 			return false;
 		break;
 	case DP_BOND_NO:
-		dp_get(&b, m->text, sizeof(m->text));
-		m->text[sizeof(m->text) - 1] = '\0';
+		get_text(&b, m->text, sizeof(m->text));
 		break;
 	default:
 		break;
