@@ -224,6 +224,7 @@ int tool_check(int argc, char **argv)
 		return tool_error("%s: %s", argv[1], strerror(errno));
 	ret = dp_config_load(&cfg, argv[1], text, sizeof(text));
 	if (ret) {
+		dp_printable(text);
 		printf("error: %s\n", text);
 		return TOOL_BAD;
 	}

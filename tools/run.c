@@ -118,6 +118,7 @@ int tool_config(int argc, char **argv)
 	if (argc != 1)
 		return tool_error("config takes no argument but --sysfs DIR");
 	if (dp_config_load(&cfg, NULL, text, sizeof(text))) {
+		dp_printable(text);
 		printf("error: %s\n", text);
 		return TOOL_BAD;
 	}

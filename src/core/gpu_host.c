@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
+#include <unistd.h>
 #include <strings.h>
 #include "gpu.h"
 #include "group.h"
@@ -13,15 +15,16 @@
 
 static void read_text(char *buf, size_t len, const char *path)
 {
-	FILE *f = fopen(path, "re");
-	size_t n;
+	/* a copy of /proc may hold anything, a pipe too */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	ssize_t n;
 
 	buf[0] = '\0';
-	if (!f)
+	if (fd < 0)
 		return;
-	n = fread(buf, 1, len - 1, f);
-	buf[n] = '\0';
-	fclose(f);
+	n = read(fd, buf, len - 1);
+	buf[n > 0 ? n : 0] = '\0';
+	close(fd);
 }
 
 /* "GPU UUID: \t GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", or question marks as long as the GPU sleeps */

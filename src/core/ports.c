@@ -28,6 +28,9 @@ int dp_port_parse(const char *text, struct dp_port_name *port, char *why, size_t
 
 	if (!dev || dev >= DP_DEV_NAME || strcspn(text, BLANKS ",;/\"") != strlen(text))
 		goto bad;
+	for (const char *c = text; *c; c++)
+		if (*c < ' ' || *c > '~')
+			goto bad;
 	memset(port, 0, sizeof(*port));
 	memcpy(port->dev, text, dev);
 	port->port = 1;
