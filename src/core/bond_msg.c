@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #include "bond_msg.h"
+#include "group.h"
 #include "peer/wire.h"
 
 #include <errno.h>
@@ -24,9 +25,7 @@ static void get_text(struct dp_rbuf *b, char *text, size_t len)
 {
 	dp_get(b, text, len);
 	text[len - 1] = '\0';
-	for (; *text; text++)
-		if (*text < ' ' || *text > '~')
-			*text = '?';
+	dp_printable(text);
 }
 
 static void get_twin(struct dp_rbuf *b, struct dp_twin_info *t)

@@ -435,7 +435,7 @@ uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
 	if (!(d->flags & (DP_OP_BULK | DP_OP_EVERY)))
 		return add_signal(o, d);
 	*op = (struct dp_op){ .flags = d->flags };
-	if (!(d->flags & (DP_OP_BULK | DP_OP_EVERY)) || !o->bonded || !on_siblings(o, part))
+	if (!o->bonded || !on_siblings(o, part))
 		part = NULL;
 	clear_waits(o, &w);
 	fill_fragments(o, d, part, remote, local);

@@ -633,6 +633,5 @@ int dp_post_session(struct dp_qp *q, struct ibv_send_wr *wr)
 {
 	struct ibv_send_wr *bad;
 
-
 	return wr && !wr->next ? dp_post_one(q, wr, &bad, true) : dp_post_tracked(q, wr, &bad, true);
 }
