@@ -155,7 +155,7 @@ for c in probe check config report run; do
 	said "help $c" 0 "$tool" $c --help
 	grep -q "^usage: dualport $c" "$work/out" || fail "help of $c: $(cat "$work/out")"
 done
-said run_help 3 "$tool" run -- sh -c 'test "$1" = --help && exit 3' sh --help
+said run_help 3 env LD_PRELOAD="$runtime" "$tool" run -- sh -c 'test "$1" = --help && exit 3' sh --help
 # Nothing of a host may move the cursor.
 (make_tree pix "$work/odd") || exit 1
 printf '28.\033[2J\177\n' >"$work/odd/sys/class/infiniband/mlx5_0/fw_ver"
