@@ -71,9 +71,6 @@ grep -q 'still not right' "$out/client" || status=0
 expect "control: two cards, flush = ack, ranges that overlap: old bytes for good" "status == 1 && flushes == 0"
 run 2 auto signal --rounds 30 --overlap 30 --qps 4 --threads 2 --cq all --bidir
 expect "two cards, four queue pairs, ranges that overlap" "status == 0 && flushes > 0 && acks == 0"
-# regions with relaxed ordering: a WRITE as a flag is flushed for on one card, too
-run 1 auto signal --rounds 60 --relaxed --flags write8,inline
-expect "one card, flush = auto, relaxed ordering: flushed for" "flushes > 0 && waits > 0"
 # many queue pairs and threads
 run 2 auto signal --rounds 30 --qps 4 --threads 2 --cq all --bidir
 expect "two cards, four queue pairs" "status == 0 && flushes > 0"
@@ -103,11 +100,12 @@ expect "two cards, a region registered anew" "status == 0 && flushes > 0 && $(gr
 # regions that allow no READs: said once for siblings and once for the program's port, counted, acknowledgements count
 client 2 auto strict pushed noread --settle-ms 1000
 expect "two cards, no REMOTE_READ" "status == 0 && flushes == 0 && acks > 1 && $(grep -c 'does not allow READs' "$out/client") == 2"
-# relaxed ordering: a WRITE as flag, all data over the other port of the same card
+# relaxed ordering: a WRITE as flag, all data over the other port of the same card, is flushed for. (dataflag has data on its
+# flags' port, too, which these may overtake without the library: it then tells and waits, and on a busy machine not in time.)
 export DUALPORT_WEIGHTS=1,65535
 client 1 auto strict pushed relaxed --settle-ms 1000
 [ "$splits" = 0 ] && splits=$(number "$out/" spreads)
-expect "one card, relaxed ordering, data over the other port" "status == 0 && flushes > 0"
+expect "one card, relaxed ordering, data over the other port" "status == 0 && flushes > 0 && waits > 0"
 client 1 ack strict pushed relaxed --settle-ms 1000
 [ "$splits" = 0 ] && splits=$(number "$out/" spreads)
 grep -q 'a flag before its data' "$out/client" || status=0
