@@ -16,7 +16,7 @@ struct dp_bond *dp_bonds;
 
 /* ---- small parts ------------------------------------------------------------------------------------------- */
 
-static void head(const struct dp_bond *b, struct dp_bond_msg *m)
+void dp_bond_head(const struct dp_bond *b, struct dp_bond_msg *m)
 {
 	memset(m, 0, sizeof(*m));
 	m->src_gid = b->my_gid;
@@ -33,7 +33,7 @@ void dp_bond_tell(struct dp_bond *b, enum dp_bond_type type)
 
 	if (!b->peer)
 		return;
-	head(b, &m);
+	dp_bond_head(b, &m);
 	dp_bond_send(b->peer, type, &m);
 }
 
@@ -53,6 +53,7 @@ static void end_native(struct dp_bond *b, int reason)
 		dp_stats_unbonded(dp_gid_text(&b->peer_gid, peer, sizeof(peer)), (enum dp_fallback)reason);
 	dp_bond_stop_seeking(b);
 	dp_timer_disarm(&b->timer);
+	dp_bond_spare_end(b);
 	b->state = NO;
 	b->refuse = true;
 	dp_qp_untrack(b->q, reason);
@@ -200,7 +201,7 @@ static void send_twins(struct dp_bond *b, enum dp_bond_type type)
 	struct dp_bond_msg m;
 	char port[DP_PORT_TEXT];
 
-	head(b, &m);
+	dp_bond_head(b, &m);
 	m.pd_id = b->q->pd->id;
 	m.upstream = dp_upstream(b->q->c->ctx);
 	dp_rail_port(b->q, 0, port);
@@ -217,7 +218,7 @@ static void tell_connected(struct dp_bond *b)
 {
 	struct dp_bond_msg m;
 
-	head(b, &m);
+	dp_bond_head(b, &m);
 	m.spare = b->mine[0];
 	dp_bond_send(b->peer, DP_BOND_CONNECTED, &m);
 }
@@ -226,7 +227,7 @@ static void refuse(struct dp_bond *b, const char *why)
 {
 	struct dp_bond_msg m;
 
-	head(b, &m);
+	dp_bond_head(b, &m);
 	snprintf(m.text, sizeof(m.text), "%s", why);
 	dp_bond_send(b->peer, DP_BOND_NO, &m);
 }
@@ -268,7 +269,7 @@ static void on_ask(struct dp_bond *b, const struct dp_bond_msg *m)
 	} else if (!m->reply) {
 		struct dp_bond_msg r;
 
-		head(b, &r);
+		dp_bond_head(b, &r);
 		r.reply = 1;
 		dp_bond_send(b->peer, DP_BOND_ASK, &r);
 	}
@@ -475,6 +476,9 @@ static void dispatch(struct dp_peer *peer, enum dp_bond_type type, const struct 
 	case DP_BOND_BYE:
 		if (m->src_incarnation == b->peer_incarnation)
 			lose_peer(b, true);
+		break;
+	case DP_BOND_SPARE:
+		dp_bond_on_spare(b, m);
 		break;
 	default:
 		break;

@@ -17,6 +17,8 @@ int dp_bond_access(struct dp_qp *q);
 void dp_bond_end(struct dp_qp *q);
 /* Waits until q's fate is known or the process's budget for it (bond_wait) is spent. Without locks. */
 void dp_bond_wait(struct dp_qp *q);
+/* The spare broke: see that there is a new one (bond_spare.c). Any thread, with lock held. 0 or -errno. */
+int dp_bond_respare(struct dp_qp *q);
 /* c's siblings are about to be closed. False: the control thread did not let go in time; leave them open. */
 bool dp_bond_unwatch(struct dp_ctx *c);
 /* Ends the threads if nothing needs them any more; at_exit: in any case. */

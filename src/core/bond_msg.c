@@ -72,6 +72,11 @@ int dp_bond_send(struct dp_peer *peer, enum dp_bond_type type, const struct dp_b
 	case DP_BOND_CONNECTED:
 		put_twin(&b, &m->spare);
 		break;
+	case DP_BOND_SPARE:
+		dp_put32(&b, m->round);
+		dp_put8(&b, m->ready);
+		put_twin(&b, &m->spare);
+		break;
 	case DP_BOND_NO:
 		dp_put(&b, m->text, sizeof(m->text));
 		break;
@@ -117,6 +122,13 @@ bool dp_bond_parse(enum dp_bond_type type, const uint8_t *data, size_t len, stru
 			if (!twin_sane(&m->rail[i]))
 				return false;
 		}
+		get_twin(&b, &m->spare);
+		if (!twin_sane(&m->spare))
+			return false;
+		break;
+	case DP_BOND_SPARE:
+		m->round = dp_get32(&b);
+		m->ready = dp_get8(&b);
 		get_twin(&b, &m->spare);
 		if (!twin_sane(&m->spare))
 			return false;

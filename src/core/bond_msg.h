@@ -13,6 +13,7 @@ enum dp_bond_type {
 	DP_BOND_CONNECTED,	   /* leader: so are mine; then the follower, if its ACCEPT had a spare */
 	DP_BOND_NO,		   /* this QP will not bond */
 	DP_BOND_BYE,		   /* this QP is reset, broken or gone */
+	DP_BOND_SPARE,		   /* the spare that I made for this round, qpn 0: none; ready: it can receive */
 	DP_BOND_TYPES_END,
 };
 
@@ -25,7 +26,9 @@ struct dp_bond_msg {
 	uint64_t upstream;	  /* OFFER, ACCEPT: dp_upstream() of the sender's own port */
 	char port[80];		  /* OFFER, ACCEPT: what the sender calls that port */
 	uint8_t flush;		  /* OFFER: the sender's enum dp_flush */
-	struct dp_twin_info spare; /* ACCEPT, CONNECTED: qpn 0: none */
+	uint32_t round;		  /* SPARE */
+	uint8_t ready;		  /* SPARE */
+	struct dp_twin_info spare; /* ACCEPT, CONNECTED, SPARE: qpn 0: none */
 	uint32_t pd_id;		  /* names the sender's remote keys */
 	uint32_t nrails;
 	struct dp_twin_info rail[DP_MAX_RAILS]; /* qpn 0: none there */

@@ -40,6 +40,13 @@ struct dp_bond {
 	uint64_t probe_deadline, keys_deadline;
 	struct dp_rpd *rpd; /* until the switch moves it to the QP, and again at the end; put by the control thread */
 	struct dp_timer timer;
+	struct {
+		enum { SPARE_SET, SPARE_MADE, SPARE_RTR } state; /* of the round */
+		uint32_t round;	 /* 0: the one that came with the bond */
+		unsigned rounds; /* since then: */
+		uint64_t since;
+		struct dp_timer timer;
+	} spare; /* bond_spare.c */
 	struct dp_bond *next; /* of all, control thread */
 };
 
@@ -59,6 +66,7 @@ static inline void dp_rail_take(struct dp_rail *rail, const struct dp_twin_info 
 /* bond.c */
 extern const struct dp_peer_handler dp_bond_handler;
 extern struct dp_bond *dp_bonds;
+void dp_bond_head(const struct dp_bond *b, struct dp_bond_msg *m);
 void dp_bond_tell(struct dp_bond *b, enum dp_bond_type type);
 void dp_bond_give_up(struct dp_bond *b, enum dp_fallback reason); /* native for good */
 void dp_bond_stop_seeking(struct dp_bond *b);
@@ -76,6 +84,10 @@ void dp_bond_connected(struct dp_bond *b);
 void dp_bond_probe(struct dp_bond *b);
 /* What rail r's port is called. */
 const char *dp_rail_port(const struct dp_qp *q, uint32_t r, char buf[DP_PORT_TEXT]);
+
+/* bond_spare.c */
+void dp_bond_on_spare(struct dp_bond *b, const struct dp_bond_msg *m);
+void dp_bond_spare_end(struct dp_bond *b);
 
 /* bond_life.c, any thread */
 void dp_bond_settled(struct dp_qp *q);

@@ -293,6 +293,8 @@ void dp_cq_abandon(struct dp_ctx *c);
  * Returns whether a completion may be given now.
  */
 bool dp_cq_progress(struct dp_cq *q, bool take0);
+/* With lock and q's held: something changed for q other than by a completion. */
+void dp_cq_go_on(struct dp_cq *cq, struct dp_qp *q);
 /* With lock held: q may have completions to give. */
 void dp_cq_ready(struct dp_cq *cq, struct dp_qp *q);
 

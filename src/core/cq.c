@@ -289,7 +289,7 @@ again:
 	}
 }
 
-static void after_progress(struct dp_cq *cq, struct dp_qp *q)
+void dp_cq_go_on(struct dp_cq *cq, struct dp_qp *q)
 {
 	release(q);
 	/* one that has ended may be freed as soon as its twins are gone: it must not get on the list again */
@@ -346,7 +346,7 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 		}
 		dp_fail_sibling(q, wc->status, flush ? UINT64_MAX : dp_order_of(&q->order, rail->idx, seq));
 	}
-	after_progress(cq, q);
+	dp_cq_go_on(cq, q);
 	dp_drop(&q->lock);
 }
 
@@ -466,7 +466,7 @@ __attribute__((noinline)) static bool intake(struct dp_cq *cq, struct ibv_wc *wc
 	}
 	if (s->posted_ns)
 		dp_meter_rtt(q, dp_now_ns() - s->posted_ns);
-	after_progress(cq, q);
+	dp_cq_go_on(cq, q);
 out:
 	dp_drop(&q->lock);
 	return give;

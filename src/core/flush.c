@@ -82,7 +82,7 @@ void dp_flush_setup(struct dp_qp *q, uint64_t rail0)
 	if (!q->order.flush)
 		return;
 	/* siblings that reach memory another way can be seen before what rail 0 has had acknowledged */
-	if (q->spare && q->spare->rts && q->spare->peer_reads && q->spare->scratch_lkey) {
+	if (q->spare && (q->spare->rts || q->spare->dead) && q->spare->peer_reads && q->spare->scratch_lkey) {
 		q->spare->flushes = true;
 		q->order.flush |= 1;
 	} else {

@@ -149,6 +149,11 @@ void dp_order_flush_over(struct dp_order *o)
 	after_done(o, 0);
 }
 
+void dp_order_flush_again(struct dp_order *o, uint32_t rail)
+{
+	o->asked[rail] = o->visible[rail];
+}
+
 void dp_order_flush_lost(struct dp_order *o, uint32_t rail)
 {
 	o->flush &= ~(UINT32_C(1) << rail);

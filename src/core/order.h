@@ -172,6 +172,8 @@ void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq);
 void dp_order_flush_over(struct dp_order *o);
 /* The same of a sibling that is lost, and that has nothing outstanding; also for a DP_OP_STRONG. */
 void dp_order_flush_lost(struct dp_order *o, uint32_t rail);
+/* The flushes that were posted on this rail are lost, and more can be posted: who waits for one asks anew. */
+void dp_order_flush_again(struct dp_order *o, uint32_t rail);
 /*
  * Should a flush be posted on this rail now? posted: the newest fragment that was posted there (rail 0: acknowledged); it
  * is what the flush covers. dp_order_flush_posted() says that it was, dp_order_flushed() that it completed.

@@ -131,8 +131,14 @@ struct dp_twin_info;
 int dp_spare_make(struct dp_qp *q, struct dp_twin_info *mine);
 /* With ctl held, scq->lock and lock not. No spare: nothing. */
 void dp_spare_destroy(struct dp_qp *q);
-/* It broke: nothing tells any more when rail 0's bytes are visible. With lock held. */
+/* It broke: nothing tells when rail 0's bytes are visible until there is a new one. With scq->lock and lock held. */
 void dp_spare_lost(struct dp_qp *q, enum ibv_wc_status status);
+/* There will be no new one, and acknowledgements count. With scq->lock and lock held. */
+void dp_spare_over(struct dp_qp *q, const char *why);
+/* Makes another in the place of one that broke, in INIT, which takes over what is to be flushed. As dp_spare_make(). */
+int dp_spare_renew(struct dp_qp *q, struct dp_twin_info *mine);
+/* That is connected. With ctl held, scq->lock and lock not. */
+void dp_spare_up(struct dp_qp *q);
 
 /* ---- post.c and qpex.c: ibv_wr_* */
 

@@ -295,8 +295,8 @@ void dp_stats_print(FILE *f)
 	fprintf(f, "\n  deferred        %12" PRIu64 "\n", load(&c->deferred));
 	fprintf(f, "  full waits      %12" PRIu64 "\n", load(&c->full_waits));
 	fprintf(f, "  held            %12" PRIu64 "\n", load(&c->held));
-	fprintf(f, "  flushes         %12" PRIu64 "  (%" PRIu64 " waited for, %" PRIu64 " impossible)\n", load(&c->flushes),
-		load(&c->flush_waits), load(&c->flush_acks));
+	fprintf(f, "  flushes         %12" PRIu64 "  (%" PRIu64 " waited for, %" PRIu64 " impossible; spares renewed %" PRIu64 ")\n",
+		load(&c->flushes), load(&c->flush_waits), load(&c->flush_acks), load(&c->spares_renewed));
 	fprintf(f, "  fall-backs to one port:");
 	for (int i = 0; i < DP_FB_COUNT; i++) {
 		uint64_t v = load(&c->fallback[i]);
@@ -408,8 +408,9 @@ static int write_object(FILE *f)
 		fprintf(f, "%s\"%s\":%" PRIu64, i ? "," : "", wait_strs[i], load(&c->wait_by[i]));
 	fprintf(f, "},\"deferred\":%" PRIu64 ",\"full_waits\":%" PRIu64 ",\"held\":%" PRIu64, load(&c->deferred),
 		load(&c->full_waits), load(&c->held));
-	fprintf(f, ",\"flushes\":%" PRIu64 ",\"flush_waits\":%" PRIu64 ",\"flush_acks\":%" PRIu64 ",\"fallbacks\":{",
-		load(&c->flushes), load(&c->flush_waits), load(&c->flush_acks));
+	fprintf(f, ",\"flushes\":%" PRIu64 ",\"flush_waits\":%" PRIu64 ",\"flush_acks\":%" PRIu64, load(&c->flushes),
+		load(&c->flush_waits), load(&c->flush_acks));
+	fprintf(f, ",\"spares_renewed\":%" PRIu64 ",\"fallbacks\":{", load(&c->spares_renewed));
 	for (int i = 0; i < DP_FB_COUNT; i++) {
 		uint64_t v = load(&c->fallback[i]);
 

@@ -90,6 +90,7 @@ struct dp_counters {
 	_Atomic uint64_t flushes;     /* READs of ours that push what was written into the peer's memory */
 	_Atomic uint64_t flush_waits; /* signals, siblings' parts and completions that went when such a READ had completed */
 	_Atomic uint64_t flush_acks;  /* QPs and WRs for which no such READ is possible, although it should be */
+	_Atomic uint64_t spares_renewed; /* queue pairs for such READs that broke and were made anew */
 	_Atomic uint64_t fallback[DP_FB_COUNT];
 };
 extern struct dp_counters dp_counters;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * unflushed lost|rereg: what was acknowledged on a sibling, and not flushed yet, when something changes. lost: the sibling's
+ * unflushed lost|rereg|drop: what was acknowledged on a sibling, and not flushed yet, when something changes. lost: the sibling's
  * cable is pulled (by the fault script), then a flag is sent, which must end, well or not. rereg: the region that was
- * written is registered elsewhere, under the same key perhaps; flushes must not break the connection over it.
+ * written is registered elsewhere, under the same key perhaps; flushes must not break the connection over it. drop: regions
+ * are deregistered right after their flag, while flushes of them may be under way, and a flag elsewhere is behind these.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -72,13 +73,42 @@ static void rereg(void)
 	free(is);
 }
 
+static void drop(void)
+{
+	uint8_t *x = aligned_alloc(4096, REGION);
+	struct mwr flag = { .op = IBV_WR_RDMA_WRITE, .len = 8, .raddr = (uintptr_t)b.buf, .rkey = b.mr->rkey,
+			    .flags = IBV_SEND_SIGNALED };
+	struct ibv_mr *mr;
+
+	memset(a.buf, 1, BULK);
+	for (unsigned i = 0; i < 40; i++) {
+		memset(x, 0, REGION);
+		mr = vb.reg_mr(b.dev.pd, x, REGION,
+			       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+		CHECK(mr, "reg_mr");
+		if (!mr)
+			break;
+		mini_nap(100); /* its keys are told */
+		flag.id = i + 1;
+		write_to(0, x, mr->rkey, BULK, 0);
+		write_to(0, x + BULK, mr->rkey, 8, 0);
+		CHECK(!mend_post(&a, &flag), "post");
+		while (!__atomic_load_n(x + BULK, __ATOMIC_ACQUIRE))
+			mini_nap(0);
+		CHECK(x[0] && x[BULK - 1], "a flag before its data");
+		CHECK(!vb.dereg_mr(mr), "dereg_mr");
+		mend_expect(&a, i + 1, IBV_WC_RDMA_WRITE, -1);
+	}
+	free(x);
+}
+
 int main(int argc, char **argv)
 {
 	const struct rc_opts quick = { .timeout = 14, .retry_cnt = 3 };
 	bool cable = argc > 1 && !strcmp(argv[1], "lost");
 
-	if (argc < 2 || (!cable && strcmp(argv[1], "rereg"))) {
-		fprintf(stderr, "usage: unflushed lost|rereg OPTION...\n");
+	if (argc < 2 || (!cable && strcmp(argv[1], "rereg") && strcmp(argv[1], "drop"))) {
+		fprintf(stderr, "usage: unflushed lost|rereg|drop OPTION...\n");
 		return 2;
 	}
 	mini_start(&m, argc - 1, argv + 1, "What was acknowledged on a sibling and is not flushed.");
@@ -88,6 +118,8 @@ int main(int argc, char **argv)
 	mini_nap(m.settle_ms);
 	if (cable)
 		lost();
+	else if (!strcmp(argv[1], "drop"))
+		drop();
 	else
 		rereg();
 	mend_close(&a);

@@ -103,6 +103,8 @@ mutate core "rail 0 is not flushed" "$(fn after_done 's/if (o->visible\[rail\] >
 mutate core "rail 0 is posted out of order" "$(fn dp_order_posted0 's/o->post0++/o->post0 += 1 + (o->post0 + 1 < o->next)/')"
 mutate core "what is beyond the search is not waited for" \
 	'/o->next - p > o->search/,/break/ s/wait\[e\] = er->seq;/;/'
+mutate both "flushes that a broken spare took along are not asked for anew" \
+	"$(fn dp_order_flush_again "s/= o->visible.*/= o->asked[rail];/")"
 mutate both "completions ask for no flush" "$(fn want_visible 's/if (d->flags & DP_OP_SIGNALED)/if (false)/')"
 mutate both "at the switch nobody asks for a flush" "$(fn dp_order_bond 's/o->want\[0\] = o->next;/;/')"
 mutate both "SENDs and atomics do not write" "$(fn writes 's/ || (r == 0 && .*/;/')"

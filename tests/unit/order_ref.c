@@ -579,6 +579,16 @@ void world_spare_lost(struct world *w)
 	r->acked[0] = r->nic[0];
 }
 
+void world_spare_again(struct world *w)
+{
+	struct ref *r = &w->r;
+
+	if (!(r->flush & 1))
+		return;
+	r->flushing[0] = 0;
+	dp_order_flush_again(&w->o, 0);
+}
+
 void world_rail_lost(struct world *w, uint32_t rail)
 {
 	struct ref *r = &w->r;

@@ -86,6 +86,8 @@ bool world_flush(struct world *w, uint32_t rail);
 bool world_can_flush(const struct world *w, uint32_t rail);
 /* Rail 0 is flushed no more, and nothing new goes to siblings. */
 void world_spare_lost(struct world *w);
+/* It breaks, and there is a new one at once. */
+void world_spare_again(struct world *w);
 /*
  * That sibling tells nothing any more, nor of its flushes. What it has may be seen or not; what waits is dropped with the
  * queue pair, and what was told is given. The caller drives no more.

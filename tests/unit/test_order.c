@@ -3,7 +3,7 @@
  * The order machine over all interleavings: every program over an alphabet of WRs, every moment at which a rail
  * may make a fragment visible or acknowledge it (in that order, or the other where it is flushed), at which a flush goes or
  * comes back, at which a completion is given, and at which the QP is bonded, un-bonded, reset, a WR refused, or a rail or
- * the spare lost. States are remembered, so each is looked at once.
+ * the spare lost, or lost and renewed. States are remembered, so each is looked at once.
  */
 #include <check.h>
 #include <stddef.h>
@@ -30,14 +30,14 @@ struct scenario {
 	uint32_t search; /* 0: as it is */
 	/* how often it may happen: */
 	uint8_t bonds, unbonds, resets, undos, grows;
-	bool rail_loss, spare_loss;
+	bool rail_loss, spare_loss, spare_again;
 };
 
 struct state {
 	struct world w;
 	int left; /* WRs that may yet be added */
 	uint8_t bonds, unbonds, resets, undos, grows;
-	bool rail_loss, spare_loss;
+	bool rail_loss, spare_loss, spare_again;
 	uint64_t slots; /* in use of the arrays below */
 	struct dp_op op[SLOTS];
 	struct dp_op_rail rail[SLOTS * REF_RAILS];
@@ -184,7 +184,7 @@ static uint64_t hash_state(const struct state *s)
 	PUT(s->bonds << 4 | s->unbonds);
 	PUT(s->resets << 4 | s->undos);
 	PUT(s->grows << 1 | o->bonded);
-	PUT(s->rail_loss << 1 | s->spare_loss);
+	PUT(s->spare_again << 2 | s->rail_loss << 1 | s->spare_loss);
 	PUT(r->lost);
 	PUT(r->flush0 << 7 | r->flush);
 	PUT(o->mask);
@@ -298,7 +298,7 @@ static void programs_turn(struct state *s)
 		STEP("lose rail", NULL, NULL, rail);
 		t.rail_loss = false;
 		t.left = t.bonds = t.unbonds = t.resets = t.undos = t.grows = 0;
-		t.spare_loss = false;
+		t.spare_loss = t.spare_again = false;
 		world_rail_lost(&t.w, rail);
 		losses++;
 		STEPPED();
@@ -308,6 +308,13 @@ static void programs_turn(struct state *s)
 		t.spare_loss = false;
 		world_spare_lost(&t.w);
 		world_drive(&t.w);
+		losses++;
+		STEPPED();
+	}
+	if (s->spare_again && s->w.r.flushing[0]) {
+		STEP("renew spare", "", "", 0);
+		t.spare_again = false;
+		world_spare_again(&t.w);
 		losses++;
 		STEPPED();
 	}
@@ -420,6 +427,7 @@ static void run(const struct scenario *scenario, enum dp_ordering mode)
 		s.grows = sc->grows;
 		s.rail_loss = sc->rail_loss;
 		s.spare_loss = sc->spare_loss;
+		s.spare_again = sc->spare_again;
 		if (max == sc->max)
 			states = steps = splits = waits = flushes = losses = full = 0;
 		explore(&s);
@@ -449,7 +457,7 @@ static void run_all(const char *what, const struct scenario *list, int n, int m)
 		fu += full;
 		flush |= list[i].flush;
 		search |= list[i].search;
-		loss |= list[i].rail_loss || list[i].spare_loss;
+		loss |= list[i].rail_loss || list[i].spare_loss || list[i].spare_again;
 	}
 	printf("%s, mode %d: %lu states, %lu steps, %lu cuts, %lu queued, %lu flushes, %lu losses, %lu waited for all\n", what,
 	       modes[m], st, ac, sp, wa, fl, lo, fu);
@@ -576,6 +584,8 @@ START_TEST(test_flush)
 		  ALPHABET(A, C + SIG, R + SIG, Bf, F, S + SIG, Fin + SIG, r) },
 		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 4, .flush = 3, .spare_loss = true,
 		  ALPHABET(A + SIG, C, T + SIG) },
+		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, .flush = 3, .spare_again = true,
+		  ALPHABET(A, F + SIG, C) },
 		{ .nrails = 2, .max = 3, .slots = 2, .flush = 3, .bonds = 2, .unbonds = 1, ALPHABET(A, F + SIG, C + SIG) },
 		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 2, .flush = 3, .undos = 1, .resets = 1,
 		  ALPHABET(A, F + SIG, C + SIG) },

@@ -35,12 +35,12 @@ static uint32_t rnd(uint32_t below)
 
 /* What is done to the machine, so that a failure can be done again, with less. */
 struct act {
-	enum { ADD, DRIVE, POST0, POSTS, PLACE, ACK, DELIVER, FLUSH, BOND, UNBOND, GROW, REFUSE, SPARE, RESET, SETTLE } what;
+	enum { ADD, DRIVE, POST0, POSTS, PLACE, ACK, DELIVER, FLUSH, BOND, UNBOND, GROW, REFUSE, SPARE, AGAIN, RESET, SETTLE } what;
 	uint32_t a, n;
 	unsigned refused[3];
 };
 static const char *const act_names[] = { "add", "drive", "post0", "posts", "place", "ack", "deliver", "flush", "bond", "un-bond",
-					 "grow", "refuse", "lose spare", "reset", "settle" };
+					 "grow", "refuse", "lose spare", "renew spare", "reset", "settle" };
 
 static struct act *acts; /* of this program */
 static size_t nacts, acts_room;
@@ -309,6 +309,9 @@ static void act(struct world *w, const struct act *t)
 	case SPARE:
 		world_spare_lost(w);
 		break;
+	case AGAIN:
+		world_spare_again(w);
+		break;
 	case RESET:
 		world_reset(w);
 		if (w->o.nrails == nrails)
@@ -395,6 +398,9 @@ static bool draw(const struct world *w, uint32_t window, struct act *t)
 				t->refused[i] = rnd(NKINDS);
 			break;
 		case 9:
+			t->what = AGAIN;
+			break;
+		case 10:
 			if (rnd(10) && rnd(20))
 				return false;
 			t->what = rnd(3) ? SPARE : RESET;

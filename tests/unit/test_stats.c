@@ -83,6 +83,7 @@ static void some_traffic(void)
 	dp_count(&dp_counters.flush_waits, 18);
 	dp_count(&dp_counters.flush_acks, 19);
 	dp_count(&dp_counters.full_waits, 20);
+	dp_count(&dp_counters.spares_renewed, 21);
 	dp_fallback(DP_FB_NO_PEER);
 	dp_fallback(DP_FB_SQ_FULL);
 	dp_fallback(DP_FB_SQ_FULL);
@@ -188,7 +189,7 @@ START_TEST(table)
 			 "  deferred                  15\n"
 			 "  full waits                20\n"
 			 "  held                      16\n"
-			 "  flushes                   17  (18 waited for, 19 impossible)\n"
+			 "  flushes                   17  (18 waited for, 19 impossible; spares renewed 21)\n"
 			 "  fall-backs to one port: no-peer 1, twin-sq-full 2\n");
 }
 END_TEST
@@ -242,7 +243,8 @@ static void want_json(const char *path)
 	ck_assert_ptr_nonnull(strstr(
 		text, "],\"splits\":11,\"spreads\":12,\"signals\":13,\"signals_waited\":4,\"signal_wait_ns\":10000,"
 		      "\"signal_wait_median_ns\":2304,\"signal_wait_99_ns\":4608,\"signal_waits\":{\"ack\":1,\"flush\":2,\"turn\":0,\"room\":1},"
-		      "\"deferred\":15,\"full_waits\":20,\"held\":16,\"flushes\":17,\"flush_waits\":18,\"flush_acks\":19,\"fallbacks\":{\"no-peer\":1,\"twin-sq-full\":2}}\n"));
+		      "\"deferred\":15,\"full_waits\":20,\"held\":16,\"flushes\":17,\"flush_waits\":18,\"flush_acks\":19,"
+		      "\"spares_renewed\":21,\"fallbacks\":{\"no-peer\":1,\"twin-sq-full\":2}}\n"));
 }
 
 static int count_files(void)

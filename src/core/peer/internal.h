@@ -23,7 +23,7 @@
 #define DP_MS 1000000ULL
 #define DP_SEC 1000000000ULL
 
-#define DP_PEER_PROTOCOL 2
+#define DP_PEER_PROTOCOL 3
 #define DP_FRAME_MAGIC 0x44504c31u /* "DPL1" */
 #define DP_FRAME_HEAD 24
 #define DP_MAC_LEN 32
