@@ -67,6 +67,7 @@ static int arm(struct dp_cq *q, int solicited_only)
 
 __attribute__((noinline)) static int arm_active(struct dp_cq *q, int solicited_only)
 {
+	bool holds;
 	int ret;
 
 	/*
@@ -78,12 +79,13 @@ __attribute__((noinline)) static int arm_active(struct dp_cq *q, int solicited_o
 		dp_channel_pump(q->cq->channel);
 	dp_take(&q->lock);
 	/* what rail 0 and the siblings have done so far is old; if the arm of before still stands, it is that one's event */
-	if (dp_cq_holds(q))
+	holds = dp_cq_holds(q);
+	if (holds)
 		dp_cq_progress(q, true);
 	dp_cq_all_told(q);
 	ret = arm(q, solicited_only);
 	if (!ret) {
-		atomic_store_explicit(&q->arm_seen, true, memory_order_relaxed);
+		atomic_store_explicit(&q->arm_seen, holds, memory_order_relaxed);
 		q->recv_seen = false;
 	}
 	dp_drop(&q->lock);
@@ -118,7 +120,7 @@ static bool look(struct dp_cq *q)
 		return true;
 	/* no event of ours for it: completions of senders are not solicited */
 	solicited = atomic_load_explicit(&q->armed, memory_order_relaxed) == DP_ARM_SOLICITED && q->recv_seen;
-	/* it was armed when nobody looked at its completions: the program may have got one already. But not one that is held. */
+	/* armed when its completions made no events of ours: the program may have got one already. But not one that is held. */
 	missed = !atomic_load_explicit(&q->arm_seen, memory_order_relaxed) &&
 		 !atomic_load_explicit(&q->busy, memory_order_relaxed);
 	if (!solicited && !missed && !q->unread)

@@ -3,6 +3,7 @@
  * The thread that looks at the kernel's events for channels on which completions are held, so that a program that sleeps
  * in poll(2) on its channel's fd is not woken by one. It exists as long as there is such a channel.
  */
+#define _GNU_SOURCE /* pthread_timedjoin_np */
 #include "core.h"
 
 #include <errno.h>
@@ -15,6 +16,7 @@
 
 #define BATCH 16
 #define STACK_SIZE (512 * 1024)
+#define STOP_S 1
 
 static struct {
 	dp_lock lock; /* leaf; the thread drops it before it looks */
@@ -22,7 +24,8 @@ static struct {
 	pthread_t thread;
 	int epfd, stop_fd;
 	unsigned fds;
-	bool running, at_work;
+	unsigned at_work; /* threads: one that is told to stop may still be */
+	bool running;
 } watch = { .lock = PTHREAD_MUTEX_INITIALIZER, .settled = PTHREAD_COND_INITIALIZER, .epfd = -1, .stop_fd = -1 };
 
 static void *watch_main(void *arg)
@@ -40,7 +43,7 @@ static void *watch_main(void *arg)
 		if (n < 0 && errno != EINTR)
 			break;
 		dp_take(&watch.lock);
-		watch.at_work = true;
+		watch.at_work++;
 		dp_drop(&watch.lock);
 		for (int i = 0; i < n; i++) {
 			if (ev[i].data.ptr)
@@ -50,7 +53,7 @@ static void *watch_main(void *arg)
 				stop = true;
 		}
 		dp_take(&watch.lock);
-		watch.at_work = false;
+		watch.at_work--;
 		pthread_cond_broadcast(&watch.settled);
 		dp_drop(&watch.lock);
 	}
@@ -64,13 +67,51 @@ static int watch_fd(int fd, void *ptr)
 	return epoll_ctl(watch.epfd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
-static void close_fds(void)
+static void close_fds(int epfd, int stop_fd)
 {
-	if (watch.epfd >= 0)
-		close(watch.epfd);
-	if (watch.stop_fd >= 0)
-		close(watch.stop_fd);
+	if (epfd >= 0)
+		close(epfd);
+	if (stop_fd >= 0)
+		close(stop_fd);
+}
+
+/* With the lock held. A thread and what it uses, that nobody else knows any more. */
+struct leaving {
+	pthread_t thread;
+	int epfd, stop_fd;
+	bool any;
+};
+
+static struct leaving send_away(void)
+{
+	struct leaving l = { watch.thread, watch.epfd, watch.stop_fd, watch.running };
+	const uint64_t one = 1;
+
+	if (!l.any)
+		return l;
+	watch.running = false;
+	watch.fds = 0;
 	watch.epfd = watch.stop_fd = -1;
+	if (write(l.stop_fd, &one, sizeof(one)) != sizeof(one))
+		dp_warn("completion channels: eventfd: %s", strerror(errno));
+	return l;
+}
+
+static void wait_for(struct leaving l)
+{
+	int cancel = dp_no_cancel();
+	struct timespec until;
+
+	if (l.any) {
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += STOP_S;
+		if (pthread_timedjoin_np(l.thread, NULL, &until))
+			/* in some call of a provider: what it uses stays */
+			pthread_detach(l.thread);
+		else
+			close_fds(l.epfd, l.stop_fd);
+	}
+	dp_cancel_as(cancel);
 }
 
 /* With the lock held. 0 or -errno. */
@@ -106,7 +147,8 @@ static int start(void)
 	}
 	ret = -ret;
 err:
-	close_fds();
+	close_fds(watch.epfd, watch.stop_fd);
+	watch.epfd = watch.stop_fd = -1;
 	return ret;
 }
 
@@ -127,15 +169,15 @@ int dp_chanwatch_add(int fd, struct ibv_comp_channel *shadow)
 
 void dp_chanwatch_del(int fd)
 {
-	bool last = false;
+	struct leaving l = { .any = false };
 
 	dp_take(&watch.lock);
 	/* not of a parent: its thread goes on with the same epoll */
 	if (watch.epfd >= 0 && !epoll_ctl(watch.epfd, EPOLL_CTL_DEL, fd, NULL))
-		last = !--watch.fds;
+		if (!--watch.fds)
+			l = send_away();
 	dp_drop(&watch.lock);
-	if (last)
-		dp_chanwatch_stop();
+	wait_for(l);
 }
 
 void dp_chanwatch_settle(void)
@@ -151,33 +193,20 @@ void dp_chanwatch_settle(void)
 
 void dp_chanwatch_stop(void)
 {
-	const uint64_t one = 1;
-	int cancel = dp_no_cancel();
-	pthread_t thread;
-	bool running;
+	struct leaving l;
 
 	dp_take(&watch.lock);
-	running = watch.running;
-	watch.running = false;
-	thread = watch.thread;
-	if (running && write(watch.stop_fd, &one, sizeof(one)) != sizeof(one))
-		dp_warn("completion channels: eventfd: %s", strerror(errno));
+	l = send_away();
 	dp_drop(&watch.lock);
-	if (running) {
-		pthread_join(thread, NULL);
-		dp_take(&watch.lock);
-		close_fds();
-		watch.fds = 0;
-		dp_drop(&watch.lock);
-	}
-	dp_cancel_as(cancel);
+	wait_for(l);
 }
 
 void dp_chanwatch_after_fork(void)
 {
 	dp_lock_init(&watch.lock);
 	pthread_cond_init(&watch.settled, NULL);
-	watch.running = watch.at_work = false;
-	watch.fds = 0;
-	close_fds();
+	watch.running = false;
+	watch.at_work = watch.fds = 0;
+	close_fds(watch.epfd, watch.stop_fd);
+	watch.epfd = watch.stop_fd = -1;
 }

@@ -266,7 +266,7 @@ struct dp_cq {
 	struct dp_channel *channel; /* NULL: made without one */
 	_Atomic int armed;	    /* enum dp_arm; by the program, or for it by arm.c while active: with lock */
 	_Atomic uint32_t arms;	    /* of the program; also counts those that the provider refused */
-	_Atomic bool arm_seen;	    /* active was not 0 when it was armed: whatever came since was seen */
+	_Atomic bool arm_seen;	    /* dp_cq_holds() when it was armed: whatever came since was seen */
 	bool recv_seen;		    /* a receive came since then; with lock */
 	bool unread;		    /* the last dp_cq_progress() could not read the program's CQ; with lock */
 	bool raised;		    /* on the channel's list of CQs with an event of ours; the channel's lock */

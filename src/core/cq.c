@@ -294,12 +294,13 @@ again:
 
 /*
  * One port raises an event for an armed CQ when it puts a completion there, whoever takes it, and if somebody does at once.
- * For us that is when a completion is first seen to be deliverable: here, where q has one, or below, where it is given.
+ * For us that is when a completion is first seen to be deliverable: here, where q has one, or below, where it is given. As
+ * long as nothing can be held, the kernel's event is the program's, and one of ours would be a second one.
  */
 __attribute__((noinline)) static void tell(struct dp_cq *cq, struct dp_qp *q)
 {
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING) {
-		if (dp_order_news(&q->order))
+		if (dp_cq_holds(cq) && dp_order_news(&q->order))
 			dp_arm_raise(cq);
 	} else if (dp_fail_ready(q) && !q->fail_told) {
 		dp_arm_raise_error(cq);
@@ -308,6 +309,8 @@ __attribute__((noinline)) static void tell(struct dp_cq *cq, struct dp_qp *q)
 
 __attribute__((noinline)) static void tell_given(struct dp_cq *cq, const struct ibv_wc *wc)
 {
+	if (!dp_cq_holds(cq))
+		return;
 	if (wc->status != IBV_WC_SUCCESS) {
 		dp_arm_raise_error(cq);
 		return;
