@@ -96,8 +96,7 @@ int dp_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 		if (dp_now_ns() > end)
 			return ENOMEM;
 		dp_take(&q->scq->lock);
-		if (dp_cq_progress(q->scq, true))
-			dp_channel_raise(q->scq);
+		dp_cq_progress(q->scq, true);
 		dp_drop(&q->scq->lock);
 		nanosleep(&tick, NULL);
 	}

@@ -4,12 +4,9 @@
  * kernel knows nothing. So the program gets a shadow of its channel: an ibv_comp_channel whose fd is an epoll over
  * the real channel's fd and an eventfd, which is readable while events of our own wait.
  *
- * dp_cq.armed goes
- *	any     -> ARM_ANY, ARM_SOLICITED	by req_notify_cq
- *	ARM_ANY -> ARM_SPENT			by an event of ours
- *	any     -> ARM_NONE			by an event of the kernel
- * An event of ours leaves the kernel's arm as it is. Its event, if it comes before the program has armed again,
- * would be the second one for one arm: it is swallowed.
+ * A completion that is held also has an event of the kernel, too early. From the time on when twins exist for a QP of one of
+ * its CQs, the channel is watched: the real fd is not in that epoll any more, chanwatch.c sleeps on it, and what is
+ * taken from there is looked at (arm.c) or, of other CQs, passed on through a list.
  */
 #include "core.h"
 
@@ -23,20 +20,27 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { ARM_NONE, ARM_ANY, ARM_SOLICITED, ARM_SPENT };
-
 #define KERNEL_RUN 16 /* events of the kernel in a row before one of ours has its turn */
 
 struct dp_channel {
 	struct ibv_comp_channel shadow; /* what the program sees; refcnt with shadows_lock */
 	struct ibv_comp_channel *real;	/* its fd does not block; gone once dead is set */
+	int real_fd;
 	const struct dp_verbs *verbs;
 	int efd;
 	dp_lock lock;
 	bool dead;
+	_Atomic bool watched; /* changed with lock; never back */
 	struct dp_cq *raised, **raised_tail; /* CQs with an event of ours, oldest first */
+	struct passed *passed, **passed_tail; /* events of the kernel that were taken from it, oldest first */
 	unsigned kernel_run;
 	unsigned refs; /* one of the program, one of each thread inside dp_get_cq_event(); shadows_lock */
+};
+
+/* The kernel counts it as given to us, so destroy_cq waits for the program's acknowledgement, or ours. */
+struct passed {
+	struct ibv_cq *cq;
+	struct passed *next;
 };
 
 static struct dp_hmap shadows = DP_HMAP_INIT; /* ibv_comp_channel pointer -> struct dp_channel */
@@ -107,8 +111,10 @@ static struct dp_channel *make_shadow(struct ibv_comp_channel *real, const struc
 		return NULL;
 	ch->shadow.context = real->context;
 	ch->real = real;
+	ch->real_fd = real->fd;
 	ch->verbs = verbs;
 	ch->raised_tail = &ch->raised;
+	ch->passed_tail = &ch->passed;
 	ch->refs = 1;
 	dp_lock_init(&ch->lock);
 	ch->efd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -159,15 +165,21 @@ struct ibv_comp_channel *dp_create_comp_channel(struct ibv_context *ctx)
 int dp_destroy_comp_channel(struct ibv_comp_channel *channel)
 {
 	struct dp_channel *ch = hold(channel);
+	bool watched;
 	int ret;
 
 	if (!ch)
 		return real_of(channel->context)->destroy_comp_channel(channel);
+	watched = atomic_load_explicit(&ch->watched, memory_order_relaxed);
+	if (watched)
+		dp_chanwatch_del(ch->real_fd);
 	dp_take(&ch->lock);
 	/* EBUSY while CQs are attached: the real one counts them, they were created with it */
 	ret = ch->dead ? EINVAL : ch->verbs->destroy_comp_channel(ch->real);
 	if (!ret)
 		ch->dead = true;
+	else if (watched && !ch->dead && dp_chanwatch_add(ch->real_fd, channel))
+		dp_warn("completion channel: events are found only in get_cq_event");
 	dp_drop(&ch->lock);
 	if (!ret) {
 		dp_hmap_del(&shadows, (uintptr_t)channel);
@@ -192,18 +204,43 @@ void dp_channel_attach_plain(struct dp_channel *ch, struct ibv_cq *cq)
 	cq->channel = &ch->shadow;
 }
 
-struct dp_channel *dp_channel_detach_plain(struct ibv_cq *cq)
+/* With the channel's lock held, both. */
+static void off(struct dp_channel *ch, struct ibv_cq *cq)
 {
-	struct dp_channel *ch;
-
 	/* the real destroy_cq counts down cq->channel->refcnt, under a mutex of libibverbs */
-	cq->channel = dp_channel_real(cq->channel, &ch);
-	if (!ch)
-		return NULL;
+	cq->channel = ch->real;
 	dp_take(&shadows_lock);
 	ch->shadow.refcnt--;
 	dp_drop(&shadows_lock);
-	return ch;
+}
+
+static bool push(struct dp_channel *ch, struct dp_cq *cq)
+{
+	const uint64_t one = 1;
+
+	if (cq->raised)
+		return false;
+	cq->raised = true;
+	cq->raised_next = NULL;
+	*ch->raised_tail = cq;
+	ch->raised_tail = &cq->raised_next;
+	if (write(ch->efd, &one, sizeof(one)) != sizeof(one))
+		dp_warn("completion channel: eventfd: %s", strerror(errno));
+	return true;
+}
+
+bool dp_channel_push(struct dp_cq *cq)
+{
+	struct dp_channel *ch = cq->channel;
+	/* write(2) is a cancellation point, and a thread must not end here with the lock */
+	int cancel = dp_no_cancel();
+	bool pushed;
+
+	dp_take(&ch->lock);
+	pushed = cq->cq->channel == &ch->shadow && push(ch, cq);
+	dp_drop(&ch->lock);
+	dp_cancel_as(cancel);
+	return pushed;
 }
 
 void dp_channel_attach(struct dp_channel *ch, struct dp_cq *cq)
@@ -211,14 +248,25 @@ void dp_channel_attach(struct dp_channel *ch, struct dp_cq *cq)
 	dp_take(&ch->lock);
 	cq->channel = ch;
 	dp_channel_attach_plain(ch, cq->cq);
+	if (cq->owed)
+		push(ch, cq);
+	cq->owed = false;
 	dp_drop(&ch->lock);
+}
+
+/* With the channel's lock held: after something was taken off its lists. */
+static void lower(struct dp_channel *ch)
+{
+	uint64_t n;
+
+	if (!ch->raised && !ch->passed && read(ch->efd, &n, sizeof(n)) != sizeof(n))
+		dp_warn("completion channel: eventfd: %s", strerror(errno));
 }
 
 /* With the channel's lock held. Whether there was an event of ours. */
 static bool take_back_event(struct dp_channel *ch, struct dp_cq *cq)
 {
 	struct dp_cq **p;
-	uint64_t n;
 
 	if (!cq->raised)
 		return false;
@@ -228,93 +276,156 @@ static bool take_back_event(struct dp_channel *ch, struct dp_cq *cq)
 	if (ch->raised_tail == &cq->raised_next)
 		ch->raised_tail = p;
 	cq->raised = false;
-	if (!ch->raised && read(ch->efd, &n, sizeof(n)) != sizeof(n))
-		dp_warn("completion channel: eventfd: %s", strerror(errno));
+	lower(ch);
 	return true;
 }
 
-/* cq->channel stays, so that a CQ whose real destroy_cq fails can be attached again. */
+bool dp_channel_pull(struct dp_cq *cq)
+{
+	int cancel = dp_no_cancel();
+	bool ours;
+
+	dp_take(&cq->channel->lock);
+	ours = take_back_event(cq->channel, cq);
+	dp_drop(&cq->channel->lock);
+	dp_cancel_as(cancel);
+	return ours;
+}
+
+/* The same for events of the kernel that the program has not got, as the kernel does with those of a CQ that goes. */
+static bool take_back_passed(struct dp_channel *ch, struct ibv_cq *cq)
+{
+	struct passed **p = &ch->passed, *e;
+	bool any = false;
+
+	while ((e = *p)) {
+		if (e->cq != cq) {
+			p = &e->next;
+			continue;
+		}
+		*p = e->next;
+		free(e);
+		ch->verbs->ack_cq_events(cq, 1);
+		any = true;
+	}
+	ch->passed_tail = p;
+	if (any)
+		lower(ch);
+	return any;
+}
+
+/* cq->channel and owed stay, so that a CQ whose real destroy_cq fails can be attached again. */
 void dp_channel_detach(struct dp_cq *cq)
 {
 	struct dp_channel *ch = cq->channel;
-	int cancel, spent = ARM_SPENT;
+	bool ours;
+	int cancel;
 
 	if (!ch)
 		return;
 	cancel = dp_no_cancel();
 	dp_take(&ch->lock);
-	dp_channel_detach_plain(cq->cq);
-	if (take_back_event(ch, cq))
-		atomic_compare_exchange_strong(&cq->armed, &spent, ARM_ANY);
+	off(ch, cq->cq);
+	ours = take_back_event(ch, cq);
+	cq->owed = take_back_passed(ch, cq->cq) || ours;
 	dp_drop(&ch->lock);
 	dp_cancel_as(cancel);
 }
 
-/*
- * Memory order: a completion may become deliverable while the program arms. Here and in dp_req_notify_cq() armed
- * is changed by a read-modify-write, also where its value stays, so that one of the two comes first. If the arm
- * does, it is seen here and makes the event. If this does, the arm acquires what is released here, so the poll
- * that has to follow an arm finds the completion. A mere load here could miss both.
- */
-static void raise_event(struct dp_cq *cq, bool solicited)
+struct dp_channel *dp_channel_detach_plain(struct ibv_cq *cq)
+{
+	struct dp_channel *ch = cq->channel ? dp_hmap_getp(&shadows, cq->channel) : NULL;
+	int cancel;
+
+	if (!ch)
+		return NULL;
+	cancel = dp_no_cancel();
+	dp_take(&ch->lock);
+	off(ch, cq);
+	take_back_passed(ch, cq);
+	dp_drop(&ch->lock);
+	dp_cancel_as(cancel);
+	return ch;
+}
+
+void dp_channel_watch(struct dp_cq *cq)
 {
 	struct dp_channel *ch = cq->channel;
-	const uint64_t one = 1;
-	int old, new, cancel;
+	int ret = 0;
 
 	if (!ch)
 		return;
-	old = atomic_load_explicit(&cq->armed, memory_order_relaxed);
-	do {
-		new = old == ARM_ANY || (old == ARM_SOLICITED && solicited) ? ARM_SPENT : old;
-	} while (!atomic_compare_exchange_weak(&cq->armed, &old, new));
-	if (new == old)
-		return;
-	/* write(2) is a cancellation point, and a thread must not end here with the lock */
-	cancel = dp_no_cancel();
 	dp_take(&ch->lock);
-	if (cq->cq->channel == &ch->shadow && !cq->raised) {
-		cq->raised = true;
-		cq->raised_next = NULL;
-		*ch->raised_tail = cq;
-		ch->raised_tail = &cq->raised_next;
+	if (!ch->dead && !atomic_load_explicit(&ch->watched, memory_order_relaxed)) {
+		ret = dp_chanwatch_add(ch->real_fd, &ch->shadow);
+		if (!ret) {
+			epoll_ctl(ch->shadow.fd, EPOLL_CTL_DEL, ch->real_fd, NULL);
+			atomic_store_explicit(&ch->watched, true, memory_order_relaxed);
+		}
+	}
+	dp_drop(&ch->lock);
+	if (ret)
+		dp_warn("completion channel: %s; it may wake the program too early", strerror(-ret));
+}
+
+/* Takes one event of the kernel and does with it what is to be done. False: there is none. */
+static bool pump_one(struct dp_channel *ch)
+{
+	struct passed *e = malloc(sizeof(*e));
+	struct dp_cq *q = NULL;
+	const uint64_t one = 1;
+	struct ibv_cq *cq;
+	void *cq_context;
+	uint32_t arms;
+	bool looked_at;
+
+	/* what is taken must be kept, so it stays where it is */
+	if (!e)
+		return false;
+	dp_take(&ch->lock);
+	if (ch->dead || ch->verbs->get_cq_event(ch->real, &cq, &cq_context)) {
+		dp_drop(&ch->lock);
+		free(e);
+		return false;
+	}
+	/* until the event is acknowledged, the CQ cannot go, and so its record */
+	q = dp_cq_find(cq);
+	if (q && q->channel != ch)
+		q = NULL;
+	looked_at = q && dp_cq_holds(q);
+	arms = q ? atomic_load(&q->arms) : 0;
+	if (!looked_at && cq->channel == &ch->shadow && (!q || dp_arm_passes(q, take_back_event(ch, q)))) {
+		e->cq = cq;
+		e->next = NULL;
+		*ch->passed_tail = e;
+		ch->passed_tail = &e->next;
+		e = NULL;
 		if (write(ch->efd, &one, sizeof(one)) != sizeof(one))
 			dp_warn("completion channel: eventfd: %s", strerror(errno));
 	}
 	dp_drop(&ch->lock);
+	if (!e)
+		return true;
+	if (looked_at)
+		dp_arm_kernel(q, arms);
+	ch->verbs->ack_cq_events(cq, 1);
+	free(e);
+	return true;
+}
+
+void dp_channel_pump(struct ibv_comp_channel *shadow)
+{
+	struct dp_channel *ch = hold(shadow);
+	int cancel;
+
+	if (!ch)
+		return;
+	cancel = dp_no_cancel();
+	if (atomic_load_explicit(&ch->watched, memory_order_relaxed))
+		while (pump_one(ch))
+			;
 	dp_cancel_as(cancel);
-}
-
-void dp_channel_raise(struct dp_cq *cq)
-{
-	raise_event(cq, false);
-}
-
-void dp_channel_raise_error(struct dp_cq *cq)
-{
-	raise_event(cq, true);
-}
-
-int dp_req_notify_cq(struct ibv_cq *cq, int solicited_only)
-{
-	struct dp_cq *q = dp_cq_find(cq);
-	int old, new, spent = ARM_SPENT, ret;
-
-	if (!q || !q->channel)
-		return dp_ctx_find(cq->context)->ops.req_notify_cq(cq, solicited_only);
-	/* the kernel's event for the arm that is about to be made is not to be swallowed */
-	atomic_compare_exchange_strong(&q->armed, &spent, ARM_NONE);
-	ret = q->c->ops.req_notify_cq(cq, solicited_only);
-	if (ret)
-		return ret;
-	/* see raise_event(); as with devices, an arm for any completion outlives one for solicited ones */
-	old = atomic_load_explicit(&q->armed, memory_order_relaxed);
-	do {
-		new = solicited_only && old != ARM_ANY ? ARM_SOLICITED : ARM_ANY;
-	} while (!atomic_compare_exchange_weak(&q->armed, &old, new));
-	if (atomic_load_explicit(&q->busy, memory_order_relaxed))
-		dp_progress_hurry();
-	return 0;
+	put(ch);
 }
 
 /* Takes an event of ours; with the channel's lock held. 0 or -EAGAIN. */
@@ -344,7 +455,6 @@ static int take_kernels(struct dp_channel *ch, struct ibv_cq **cq, void **cq_con
 {
 	for (;;) {
 		struct dp_cq *q;
-		int was;
 
 		errno = 0;
 		if (ch->verbs->get_cq_event(ch->real, cq, cq_context))
@@ -353,8 +463,7 @@ static int take_kernels(struct dp_channel *ch, struct ibv_cq **cq, void **cq_con
 		q = dp_cq_find(*cq);
 		if (!q || q->channel != ch)
 			break;
-		was = atomic_exchange(&q->armed, ARM_NONE);
-		if (take_back_event(ch, q) || was != ARM_SPENT)
+		if (dp_arm_passes(q, take_back_event(ch, q)))
 			break;
 		ch->verbs->ack_cq_events(*cq, 1);
 	}
@@ -362,16 +471,39 @@ static int take_kernels(struct dp_channel *ch, struct ibv_cq **cq, void **cq_con
 	return 0;
 }
 
+/* One that was passed on, likewise. */
+static int take_passed(struct dp_channel *ch, struct ibv_cq **cq, void **cq_context)
+{
+	struct passed *e = ch->passed;
+
+	if (!e)
+		return -EAGAIN;
+	ch->passed = e->next;
+	if (!e->next)
+		ch->passed_tail = &ch->passed;
+	lower(ch);
+	*cq = e->cq;
+	*cq_context = e->cq->cq_context;
+	free(e);
+	ch->kernel_run++;
+	return 0;
+}
+
 static int take_event(struct dp_channel *ch, struct ibv_cq **cq, void **cq_context)
 {
+	bool watched = atomic_load_explicit(&ch->watched, memory_order_relaxed);
 	int ret = -EAGAIN;
 
+	/* not left to the thread: an event is there as soon as its completion is */
+	if (watched)
+		while (pump_one(ch))
+			;
 	dp_take(&ch->lock);
 	if (ch->dead)
 		ret = -EBADF;
 	/* the kernel's first: it stands for ours on the same CQ, too */
 	else if (ch->kernel_run < KERNEL_RUN || (ret = take_ours(ch, cq, cq_context)) == -EAGAIN)
-		ret = take_kernels(ch, cq, cq_context);
+		ret = watched ? take_passed(ch, cq, cq_context) : take_kernels(ch, cq, cq_context);
 	if (ret == -EAGAIN)
 		ret = take_ours(ch, cq, cq_context);
 	dp_drop(&ch->lock);
@@ -417,17 +549,19 @@ static void cancelled(void *ch)
 /* Waits until there may be an event. cancel: as the program has it. 0 or -errno. */
 static int wait_event(struct dp_channel *ch, int fd, int cancel)
 {
-	struct pollfd p = { .fd = fd, .events = POLLIN };
+	/* the real one, too, if it is not behind the other: that is shorter than by way of the thread that watches it */
+	struct pollfd p[] = { { .fd = fd, .events = POLLIN }, { .fd = ch->real_fd, .events = POLLIN } };
+	nfds_t n = atomic_load_explicit(&ch->watched, memory_order_relaxed) ? 2 : 1;
 	int err;
 
 	pthread_cleanup_push(cancelled, ch);
 	pthread_setcancelstate(cancel, NULL);
-	err = poll(&p, 1, -1) < 0 ? errno : 0;
+	err = poll(p, n, -1) < 0 ? errno : 0;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	pthread_cleanup_pop(0);
 	if (err)
 		return err == EINTR && read_would_restart() ? 0 : -err;
-	return p.revents & POLLNVAL ? -EBADF : 0;
+	return p[0].revents & POLLNVAL ? -EBADF : 0;
 }
 
 int dp_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)

@@ -58,6 +58,7 @@ static void in_child(void)
 	dp_qp_after_fork();
 	dp_cq_after_fork();
 	dp_channel_after_fork();
+	dp_chanwatch_after_fork();
 	dp_keys_after_fork();
 	dp_bond_after_fork();
 	dp_progress_after_fork();
@@ -83,6 +84,7 @@ __attribute__((destructor)) static void at_exit(void)
 	if (!dp_stub || (getpid() != owner && !dp_stats_any()))
 		return;
 	report();
+	dp_chanwatch_stop();
 	dp_bond_stop(true);
 }
 

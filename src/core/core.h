@@ -264,14 +264,47 @@ struct dp_cq {
 	struct dp_stash *stash, **stash_tail; /* CQEs read from the program's CQ by progress.c: give first */
 
 	struct dp_channel *channel; /* NULL: made without one */
-	_Atomic int armed;	    /* channel.c: 0 no, 1 any completion, 2 solicited only, 3 an event of ours took it */
+	_Atomic int armed;	    /* enum dp_arm; by the program, or for it by arm.c while active: with lock */
+	_Atomic uint32_t arms;	    /* of the program; also counts those that the provider refused */
+	_Atomic bool arm_seen;	    /* dp_cq_holds() when it was armed: whatever came since was seen */
+	bool recv_seen;		    /* a receive came since then; with lock */
+	bool unread;		    /* the last dp_cq_progress() could not read the program's CQ; with lock */
 	bool raised;		    /* on the channel's list of CQs with an event of ours; the channel's lock */
+	bool owed;		    /* dp_channel_detach() took events off the list; the channel's lock */
 	struct dp_cq *raised_next;
 
 	bool progress_listed;	    /* progress.c, its lock */
 	struct dp_cq *progress_next;
 	uint64_t progress_polls;    /* polls as of the last round */
 };
+
+enum dp_arm {
+	DP_ARM_NONE,
+	DP_ARM_ANY,
+	DP_ARM_SOLICITED,
+	DP_ARM_SPENT,	      /* by an event of ours */
+	DP_ARM_OLD_ANY,	      /* there is an event, but for what was there already: see arm.c */
+	DP_ARM_OLD_SOLICITED,
+};
+
+/* Does an arm stand? With lock this is certain while active is not 0. */
+static inline bool dp_cq_armed(const struct dp_cq *cq)
+{
+	int a = atomic_load_explicit(&cq->armed, memory_order_relaxed);
+
+	return a != DP_ARM_NONE && a != DP_ARM_SPENT;
+}
+
+static inline bool dp_cq_armed_old(const struct dp_cq *cq)
+{
+	return atomic_load_explicit(&cq->armed, memory_order_relaxed) >= DP_ARM_OLD_ANY;
+}
+
+/* Is something of it held at times, so that the kernel's events for it do not say that there is a completion? */
+static inline bool dp_cq_holds(const struct dp_cq *cq)
+{
+	return atomic_load_explicit(&cq->active, memory_order_relaxed) && __atomic_load_n(&cq->icqs, __ATOMIC_ACQUIRE);
+}
 
 struct dp_stash {
 	struct ibv_wc wc;
@@ -290,11 +323,15 @@ void dp_cq_abandon(struct dp_ctx *c);
 /*
  * With lock held: polls the internal CQs, releases what may go, puts QPs with something to give on the ready
  * list. take0: also reads the program's own CQ (into QPs' held completions and the stash), for progress.c.
- * Returns whether a completion may be given now.
+ * Raises an event if the CQ is armed and a completion became deliverable, as polling does.
  */
-bool dp_cq_progress(struct dp_cq *q, bool take0);
+void dp_cq_progress(struct dp_cq *q, bool take0);
 /* With lock and q's held: something changed for q other than by a completion. */
 void dp_cq_go_on(struct dp_cq *cq, struct dp_qp *q);
+/* With lock held: what may be given now is old, as one that is in a CQ when it is armed. */
+void dp_cq_all_told(struct dp_cq *q);
+/* With lock held: can something be given now, solicited only: that may be asked for so? */
+bool dp_cq_gives(struct dp_cq *q, bool solicited_only);
 /* With lock held: q may have completions to give. */
 void dp_cq_ready(struct dp_cq *cq, struct dp_qp *q);
 
@@ -303,14 +340,13 @@ struct dp_icq *dp_icq_get(struct dp_cq *cq, struct dp_sib *sib, uint32_t n);
 void dp_icq_put(struct dp_cq *cq, struct dp_icq *icq, uint32_t n);
 
 /*
- * channel.c. A program's channel is a shadow: an ibv_comp_channel of ours whose fd is an epoll over the real
- * channel's fd and an eventfd.
+ * channel.c. A program's channel is a shadow: an ibv_comp_channel of ours whose fd is an epoll over an eventfd and, as
+ * long as nothing is held in any of its CQs, the real channel's fd.
  */
 struct ibv_comp_channel *dp_create_comp_channel(struct ibv_context *ctx);
 int dp_destroy_comp_channel(struct ibv_comp_channel *channel);
 int dp_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context);
 void dp_ack_cq_events(struct ibv_cq *cq, unsigned int nevents);
-int dp_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 /* The real channel behind a shadow, and itself otherwise; *shadow tells. For create_cq. */
 struct ibv_comp_channel *dp_channel_real(struct ibv_comp_channel *channel, struct dp_channel **shadow);
 void dp_channel_attach(struct dp_channel *ch, struct dp_cq *cq); /* sets cq->cq->channel to the shadow */
@@ -318,10 +354,36 @@ void dp_channel_detach(struct dp_cq *cq);			 /* and back, for the real destroy_c
 /* The same for a CQ without a record of ours (extended). detach returns the shadow it was on, or NULL. */
 void dp_channel_attach_plain(struct dp_channel *ch, struct ibv_cq *cq);
 struct dp_channel *dp_channel_detach_plain(struct ibv_cq *cq);
-/* A completion became deliverable on cq while nobody polls (with or without cq->lock): an event if it is armed. */
-void dp_channel_raise(struct dp_cq *cq);
+/* An event of ours; with or without cq->lock. False: there is one already. */
+bool dp_channel_push(struct dp_cq *cq);
+bool dp_channel_pull(struct dp_cq *cq); /* takes it back; false: the program has it */
+/* From now on the kernel's events for CQs of this channel are looked at before the program sees them. cq may have none. */
+void dp_channel_watch(struct dp_cq *cq);
+/* Looks at what the kernel has, if shadow still is one that is watched. For chanwatch.c. */
+void dp_channel_pump(struct ibv_comp_channel *shadow);
+
+/* arm.c: when a CQ has an event. */
+int dp_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+/* A completion became deliverable on cq (with or without cq->lock): an event if it is armed. */
+void dp_arm_raise(struct dp_cq *cq);
 /* The same for a completion in error: armed for solicited ones only is enough. */
-void dp_channel_raise_error(struct dp_cq *cq);
+void dp_arm_raise_error(struct dp_cq *cq);
+/*
+ * The kernel has an event for cq, in which things are held: what that was about is found by looking. arms: as it was when
+ * the event was taken from the kernel.
+ */
+void dp_arm_kernel(struct dp_cq *cq, uint32_t arms);
+/* The kernel's event is to be given as it is; with the channel's lock. False: it is the second one for one arm. */
+bool dp_arm_passes(struct dp_cq *cq, bool raised);
+/* With lock held: the program has polled, and dp_cq_armed_old(). */
+void dp_arm_polled(struct dp_cq *cq);
+
+/* chanwatch.c: a thread that sleeps on the real fds of watched channels. 0 or -errno. */
+int dp_chanwatch_add(int fd, struct ibv_comp_channel *shadow);
+void dp_chanwatch_del(int fd);
+void dp_chanwatch_settle(void); /* waits until it is done with what it is at */
+void dp_chanwatch_stop(void);
+void dp_chanwatch_after_fork(void);
 
 /* progress.c: cq has something queued or held: see that it moves even if nobody polls. Cheap when listed. */
 void dp_progress_watch(struct dp_cq *cq);
@@ -467,6 +529,7 @@ struct dp_qp {
 	uint64_t fail_wr_id;
 	uint64_t fail_pos, fail_next; /* that op, UINT64_MAX: unknown; the next from it on that must be told of */
 	bool fail_reported;
+	bool fail_told;		   /* an arm found something to be given; until that was all given */
 	bool fail_seen0;	   /* rail 0's first error was read: no good completion follows */
 	bool fail_refused;	   /* what began it: the provider took not what was queued */
 	uint64_t fail_pos0, fail_errors0; /* the op of that error, and how many errors of sends were read */

@@ -124,6 +124,7 @@ void dp_cq_abandon(struct dp_ctx *c)
 		dp_progress_forget(f.found);
 		dp_hmap_del(&cqs, (uintptr_t)f.found->cq);
 		dp_channel_detach(f.found);
+		dp_chanwatch_settle();
 		free_cq(f.found);
 	}
 }
@@ -185,6 +186,8 @@ struct dp_icq *dp_icq_get(struct dp_cq *cq, struct dp_sib *sib, uint32_t n)
 		i->sib = sib;
 		i->size = size;
 		i->next = cq->icqs;
+		if (!i->next)
+			dp_channel_watch(cq);
 		/* post.c walks the list without the lock */
 		__atomic_store_n(&cq->icqs, i, __ATOMIC_RELEASE);
 	}
@@ -289,12 +292,44 @@ again:
 	}
 }
 
+/*
+ * One port raises an event for an armed CQ when it puts a completion there, whoever takes it, and if somebody does at once.
+ * For us that is when a completion is first seen to be deliverable: here, where q has one, or below, where it is given. As
+ * long as nothing can be held, the kernel's event is the program's, and one of ours would be a second one.
+ */
+__attribute__((noinline)) static void tell(struct dp_cq *cq, struct dp_qp *q)
+{
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING) {
+		if (dp_cq_holds(cq) && dp_order_news(&q->order))
+			dp_arm_raise(cq);
+	} else if (dp_fail_ready(q) && !q->fail_told) {
+		dp_arm_raise_error(cq);
+	}
+}
+
+__attribute__((noinline)) static void tell_given(struct dp_cq *cq, const struct ibv_wc *wc)
+{
+	if (!dp_cq_holds(cq))
+		return;
+	if (wc->status != IBV_WC_SUCCESS) {
+		dp_arm_raise_error(cq);
+		return;
+	}
+	/* if it is solicited, as only the kernel can tell, it will */
+	if (wc->opcode & IBV_WC_RECV)
+		cq->recv_seen = true;
+	dp_arm_raise(cq);
+}
+
 void dp_cq_go_on(struct dp_cq *cq, struct dp_qp *q)
 {
 	release(q);
 	/* one that has ended may be freed as soon as its twins are gone: it must not get on the list again */
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_NATIVE && worth_a_look(q))
 		dp_cq_ready(cq, q);
+	/* one that is failing is asked where it may be moved on: by who polls, or in progress */
+	if (dp_cq_armed(cq) && atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING)
+		tell(cq, q);
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED)
 		dp_meter_update(q);
 	dp_qp_update_busy(q);
@@ -505,8 +540,12 @@ __attribute__((noinline)) static int take_ready(struct dp_cq *cq, int n, struct 
 		if (q->retry)
 			release(q);
 		if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING) {
+			if (dp_cq_armed(cq))
+				tell(cq, q);
 			while (got < n && (more = dp_fail_next(q, &wc[got])))
 				got++;
+			if (!more)
+				q->fail_told = false;
 			/* its twins' flushes may still be under way: it stays on the list until it has ended */
 			more = atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING;
 		} else {
@@ -560,6 +599,8 @@ int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_
 		}
 		for (int end = got + k, at = got; at < end; at++) {
 			if (give_at_once(cq, &wc[at]) || intake(cq, &wc[at], false)) {
+				if (__builtin_expect(dp_cq_armed(cq), 0))
+					tell_given(cq, &wc[at]);
 				if (at != got)
 					wc[got] = wc[at];
 				got++;
@@ -568,6 +609,8 @@ int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_
 	}
 	if (got >= 0 && got < n && (cq->stash || cq->ready))
 		got += take_ready(cq, n - got, wc + got);
+	if (__builtin_expect(dp_cq_armed_old(cq), 0))
+		dp_arm_polled(cq);
 	if (more)
 		*more = cq->more;
 	dp_drop(&cq->lock);
@@ -609,16 +652,20 @@ int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 static void read_ahead(struct dp_cq *cq)
 {
 	/* who polls reads it */
-	if (cq->ex && !dp_cqex_enter(cq, false))
+	cq->unread = cq->ex && !dp_cqex_enter(cq, false);
+	if (cq->unread)
 		return;
 	for (;;) {
 		struct dp_stash *s = malloc(sizeof(*s));
 
+		cq->unread = !s;
 		if (!s || read_own(cq, 1, &s->wc) != 1) {
 			free(s);
 			break;
 		}
 		if (intake(cq, &s->wc, true)) {
+			if (dp_cq_armed(cq))
+				tell_given(cq, &s->wc);
 			s->more = cq->more;
 			s->next = NULL;
 			/* what is here must be found even if the last QP of this CQ goes native meanwhile */
@@ -634,28 +681,47 @@ static void read_ahead(struct dp_cq *cq)
 		dp_cqex_leave(cq);
 }
 
-bool dp_cq_progress(struct dp_cq *cq, bool take0)
+void dp_cq_progress(struct dp_cq *cq, bool take0)
 {
 	struct dp_qp *q;
-	bool something = false;
 
 	poll_icqs(cq);
 	if (take0)
 		read_ahead(cq);
-	if (cq->stash)
-		return true;
-	for (q = cq->ready; q && !something; q = q->ready_next) {
+	for (q = cq->ready; q; q = q->ready_next) {
 		dp_take(&q->lock);
 		if (q->retry)
 			release(q);
-		if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING) {
-			something = dp_fail_ready(q);
-			if (something)
-				dp_channel_raise_error(cq);
-		} else {
-			something = dp_order_deliverable(&q->order) != UINT64_MAX;
-		}
+		/* asking one that is failing moves it on */
+		if (dp_cq_armed(cq) || atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING)
+			tell(cq, q);
 		dp_drop(&q->lock);
 	}
-	return something;
+}
+
+void dp_cq_all_told(struct dp_cq *cq)
+{
+	for (struct dp_qp *q = cq->ready; q; q = q->ready_next) {
+		dp_take(&q->lock);
+		if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING)
+			q->fail_told = dp_fail_ready(q);
+		else
+			dp_order_news(&q->order);
+		dp_drop(&q->lock);
+	}
+}
+
+bool dp_cq_gives(struct dp_cq *cq, bool solicited_only)
+{
+	bool gives = false;
+
+	for (const struct dp_stash *s = cq->stash; s && !gives; s = s->next)
+		gives = !solicited_only || s->wc.status != IBV_WC_SUCCESS || (s->wc.opcode & IBV_WC_RECV);
+	for (struct dp_qp *q = cq->ready; q && !gives; q = q->ready_next) {
+		dp_take(&q->lock);
+		gives = atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING ?
+			dp_fail_ready(q) : !solicited_only && dp_order_deliverable(&q->order) != UINT64_MAX;
+		dp_drop(&q->lock);
+	}
+	return gives;
 }

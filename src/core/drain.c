@@ -98,16 +98,12 @@ static bool mark_done(const struct mark *m)
 /* Nobody may be polling: the program may be the one that waits for us. */
 static void poll_for(struct dp_qp *q)
 {
-	bool deliverable;
-
 	if (!dp_try(&q->ctl))
 		return;
 	if (!q->destroyed && q->scq) { /* with ctl held its CQ cannot go */
 		dp_take(&q->scq->lock);
-		deliverable = dp_cq_progress(q->scq, false);
+		dp_cq_progress(q->scq, false);
 		dp_drop(&q->scq->lock);
-		if (deliverable)
-			dp_channel_raise(q->scq);
 	}
 	dp_drop(&q->ctl);
 }

@@ -411,7 +411,7 @@ void dp_fail_end(struct dp_qp *q)
 	drop_all(&q->tail_wcs);
 	drop_all(&q->fakes);
 	q->fail_status = IBV_WC_SUCCESS;
-	q->fail_reported = q->fail_seen0 = q->fail_refused = q->twins_err = false;
+	q->fail_reported = q->fail_seen0 = q->fail_refused = q->fail_told = q->twins_err = false;
 	q->fail_pos = q->fail_next = q->fake_pos = UINT64_MAX;
 	q->fail_errors0 = 0;
 }

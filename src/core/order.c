@@ -686,3 +686,23 @@ void dp_order_delivered(struct dp_order *o)
 	o->deliver++;
 	retire(o);
 }
+
+bool dp_order_news(struct dp_order *o)
+{
+	uint64_t p = o->told > o->deliver ? o->told : o->deliver;
+	bool news = false;
+
+	/* what an op waits for is never less than what those before it wait for */
+	for (; p < o->match; p++) {
+		const struct dp_op_rail *or = dp_order_rail(o, p, 0);
+
+		if (!(dp_order_op(o, p)->flags & DP_OP_SIGNALED))
+			continue;
+		for (uint32_t r = 0; r < o->nrails; r++)
+			if (!dp_order_reached(o, r, or[r].seq, false))
+				return news;
+		o->told = p + 1;
+		news = true;
+	}
+	return news;
+}

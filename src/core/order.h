@@ -89,6 +89,7 @@ struct dp_order {
 	uint64_t posts; /* next whose sibling parts are to be posted; not before tail */
 	uint64_t match; /* no signalled op before this is unmatched */
 	uint64_t deliver;
+	uint64_t told;	/* dp_order_news() said of those before this that they may be given */
 	uint64_t mask;
 	struct dp_op *op;
 	struct dp_op_rail *rail; /* slot * nrails + rail */
@@ -198,6 +199,8 @@ uint64_t dp_order_held(struct dp_order *o);
 /* The next completion that may be given; UINT64_MAX if none. dp_order_delivered() says that it was. */
 uint64_t dp_order_deliverable(struct dp_order *o);
 void dp_order_delivered(struct dp_order *o);
+/* May one be given that might not when this was last asked, or that came since? */
+bool dp_order_news(struct dp_order *o);
 /* Is fragment n of a rail as complete as later ops may need it? */
 static inline bool dp_order_reached(const struct dp_order *o, uint32_t rail, uint64_t n, bool strong)
 {

@@ -79,9 +79,7 @@ static bool look_at(struct dp_cq *cq)
 	if (!dp_try(&cq->lock))
 		return false;
 	before = fingerprint(cq);
-	/* with the lock still held, nobody can have polled for it meanwhile */
-	if (dp_cq_progress(cq, true))
-		dp_channel_raise(cq);
+	dp_cq_progress(cq, true);
 	moved = fingerprint(cq) != before;
 	dp_drop(&cq->lock);
 	return moved;
@@ -228,7 +226,7 @@ void dp_progress_watch(struct dp_cq *cq)
 	/* otherwise the thread is in a short pause, and a wake-up would cost the program's thread for little */
 	if (prog.asleep)
 		pthread_cond_signal(&prog.wake);
-	else if (atomic_load_explicit(&cq->armed, memory_order_relaxed) == 1)
+	else if (dp_cq_armed(cq))
 		hurry();
 	dp_drop(&prog.lock);
 }

@@ -97,6 +97,25 @@ for ((n = 0; n < ${CLIENTS_SEEDS:-2}; n++)); do
 	seed=$((seed + 1))
 done
 
+# Completion channels: as one port without the library, on hostile devices, in each seed.
+for ((n = 0; n < ${CLIENTS_SEEDS:-2}; n++)); do
+	args=("$clients/channels" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300 --seed "$seed")
+	softnic --adverse -- "${args[@]}" > "$out/channels.plain" 2> "$out/channels.plain.err" ||
+		fail "seed $seed, channels without the library: status $?: $(tail -n 2 "$out/channels.plain.err")"
+	rm -f "$out"/channels.*.json
+	DUALPORT_BOND_WAIT=0 DUALPORT_DIAG_JSON=$out/channels.%p.json softnic --adverse --dualport -- "${args[@]}" \
+		> "$out/channels.loaded" 2> "$out/channels.loaded.err" ||
+		fail "seed $seed, channels: status $?: $(tail -n 2 "$out/channels.loaded.err")"
+	if ! diff <(told channels.plain) <(told channels.loaded); then
+		fail "seed $seed, channels: differs"
+	elif [ "$(number "$out/channels." splits)" -lt 500 ] || [ "$(number "$out/channels." held)" -lt 100 ]; then
+		fail "seed $seed, channels: $(number "$out/channels." splits) splits, $(number "$out/channels." held) held"
+	else
+		echo "ok: seed $seed, channels: $(number "$out/channels." splits) splits, $(number "$out/channels." held) held"
+	fi
+	seed=$((seed + 1))
+done
+
 for client in errors sqflood loopback mrlife windows patterns; do
 	args=(--dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300)
 	[ $client != mrlife ] || args+=(--count 300)

@@ -17,7 +17,9 @@ struct fake_cq {
 	struct ibv_cq cq;
 	struct fake_channel *kernel_ch;
 	uint32_t reported; /* events that were read */
-	int arms, last_arm;
+	_Atomic int arms, last_arm;
+	_Atomic int looks, comes; /* in which look something becomes deliverable; 0: none */
+	bool comes_recv, comes_with_arm; /* a receive; in the look after the next arm */
 	struct dp_cq rec;
 };
 
@@ -32,6 +34,8 @@ void setup(void);
 /* As create_cq does it. */
 void make_cq(struct fake_cq *f, struct ibv_comp_channel *channel, bool record);
 bool destroy_cq(struct fake_cq *f, unsigned ms);
+/* As when it gets its first twin. */
+void hold_in(struct fake_cq *f);
 void kernel_event(struct fake_cq *f);
 struct ibv_comp_channel *nonblocking_channel(void);
 /* Is there an event, and is it f's (NULL: there must be none)? */
