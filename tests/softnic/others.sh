@@ -59,11 +59,11 @@ carried()
 	return 1
 }
 
-# alike SPLITS OPTIONS SERVER CLIENT: without the library, then with it. $as names what was told without it before.
+# alike SPLITS OPTIONS SERVER CLIENT: $name without the library, then with it. $as names what was told without it before.
 declare -A known
 alike()
 {
-	local want=$1 options=$2 what="${2:+$2 }${DUALPORT_ORDERING:+$DUALPORT_ORDERING }${name:-${4#exec }}" bonds splits t=$SECONDS
+	local want=$1 options=$2 what="${2:+$2 }${DUALPORT_ORDERING:+$DUALPORT_ORDERING }$name" bonds splits t=$SECONDS
 	shift 2
 	[[ $what =~ ${ONLY:-} ]] || return
 	ran=$((ran + 1))
@@ -179,7 +179,7 @@ if there pingpong ibv_rc_pingpong ibverbs-utils; then
 	# they allow their peers no remote access, so that nothing of theirs could be split, and are not bonded
 	pingpong()
 	{
-		least=0 alike 0 "" "exec $1 -p \$port -d mlx5_0 -g 1 ${*:2}" "exec $1 -p \$port -d mlx5_2 -g 1 ${*:2} 127.0.0.1"
+		least=0 name="$*" alike 0 "" "exec $1 -p \$port -d mlx5_0 -g 1 ${*:2}" "exec $1 -p \$port -d mlx5_2 -g 1 ${*:2} 127.0.0.1"
 	}
 	for args in "" "-N" "-t" "-e" "-s 65536"; do
 		# shellcheck disable=SC2086 # perhaps none
@@ -226,7 +226,7 @@ fi
 if there ucx ucx_perftest ucx-utils; then
 	ucx()
 	{
-		alike "$1" --sysfs "env UCX_NET_DEVICES=mlx5_0:1 ucx_perftest -p \$port -n 200 -t ${*:2}" \
+		name="ucx_perftest ${*:2}" alike "$1" --sysfs "env UCX_NET_DEVICES=mlx5_0:1 ucx_perftest -p \$port -n 200 -t ${*:2}" \
 			"env UCX_NET_DEVICES=mlx5_2:1 ucx_perftest 127.0.0.1 -p \$port -n 200 -t ${*:2}"
 	}
 	for test in ucp_put_bw ucp_put_lat ucp_get ucp_am_lat tag_lat ucp_add ucp_fadd ucp_cswap stream_bw; do
@@ -245,7 +245,7 @@ fi
 # Its RC endpoints, and fio's, want the kernel's connection manager; UD does not.
 if there fabric fi_pingpong libfabric-bin; then
 	for size in 64 10000 100000; do
-		least=0 alike 0 "" "exec fi_pingpong -B \$port -p 'verbs;ofi_rxd' -e rdm -I 100 -S $size" \
+		least=0 name="fi_pingpong $size" alike 0 "" "exec fi_pingpong -B \$port -p 'verbs;ofi_rxd' -e rdm -I 100 -S $size" \
 			"exec fi_pingpong -P \$port -p 'verbs;ofi_rxd' -e rdm -I 100 -S $size 127.0.0.1"
 	done
 	echo "not run: fi_pingpong with -e msg and 'verbs;ofi_rxm': they want rdma_cm, and softnic has none"
