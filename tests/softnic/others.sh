@@ -115,7 +115,7 @@ endless()
 	# shellcheck disable=SC2016 # for the shell that runs it
 	local reports='[ $(grep -c "^ *65536 .*[0-9]" '"$out/client"') -ge 3 ]'
 
-	[[ "$1 --run_infinitely" =~ ${ONLY:-} ]] || return
+	[[ "${options:+$options }$1 --run_infinitely" =~ ${ONLY:-} ]] || return
 	ran=$((ran + 1))
 	for dualport in "" "--dualport"; do
 		DUALPORT_DIAG=1 both "$options $dualport" "$tool -d mlx5_0; true" "$tool -d mlx5_2 127.0.0.1 &
@@ -153,7 +153,7 @@ if there perftest ib_send_bw perftest; then
 		# who grants atomics alone stays native: there is nothing that a twin may carry
 		unbonded ib_atomic_bw -n 200 -q 2
 		unbonded ib_atomic_bw -n 200 -b -A CMP_AND_SWAP
-		unbonded ib_atomic_bw -n 200 -e -Q 1
+		unbonded ib_atomic_bw -n 200 -e
 		unbonded ib_atomic_lat -n 100
 		perftest 0 ib_write_lat -n 100
 		perftest 0 ib_write_lat -n 100 -s 64 -I 64
@@ -172,6 +172,7 @@ if there perftest ib_send_bw perftest; then
 		unbonded ib_send_lat -c UD -s 100 -n 200 --use-srq
 	done
 	echo "not run: ib_read_lat -e: it posts at a full queue when an event comes before its completion, see doc/design.md"
+	echo "not run: ib_atomic_bw -e -Q 1: waits for ever on softnic, without the library, too"
 	echo "not run: raw_ethernet_*, -c XRC: softnic has no raw packets and no XRC; -R: no rdma_cm"
 fi
 
@@ -197,20 +198,21 @@ if there pingpong ibv_rc_pingpong ibverbs-utils; then
 	echo "not run: ibv_xsrq_pingpong: softnic has no XRC"
 fi
 
-# It names its peer by LID alone, so on RoCE it does not run at all, and on InfiniBand its queue pairs stay native.
+# It names its peer by LID alone, so on RoCE it does not run at all, and on InfiniBand its queue pairs stay native. With -n,
+# which few of its tests heed, the others never end.
 if there qperf qperf qperf; then
 	ran=$((ran + 1))
 	for options in "" "--dualport"; do
 		both "--link ib $options" "exec qperf -lp \$port" "
 			q=\"qperf 127.0.0.1 -lp \$port -li mlx5_0 -ri mlx5_2\" status=0
 			for poll in 0 1; do
-				\$q -cp \$poll -n 100 -m 65536 rc_bw rc_lat rc_bi_bw rc_rdma_read_bw rc_rdma_read_lat \
-					rc_rdma_write_bw rc_rdma_write_lat uc_bw uc_lat || status=1
-				\$q -cp \$poll -n 100 -m 2048 ud_lat || status=1
+				\$q -cp \$poll -t 1 -m 65536 rc_bw rc_bi_bw uc_bw rc_lat rc_rdma_write_lat || status=1
 			done
+			\$q -t 1 -m 65536 rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw uc_lat || status=1
+			\$q -t 1 -m 2048 ud_lat || status=1
 			\$q -t 1 ver_rc_compare_swap ver_rc_fetch_add rc_compare_swap_mr rc_fetch_add_mr || status=1
 			qperf 127.0.0.1 -lp \$port quit
-			exit \$status" && [ "$(told "$out/client" | wc -l)" -ge 24 ] && echo "ok: qperf $options" && continue
+			exit \$status" && [ "$(told "$out/client" | wc -l)" -ge 20 ] && echo "ok: qperf $options" && continue
 		echo "FAILED: qperf $options"
 		tail -n 12 "$out/server" "$out/client"
 		failed=1
