@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #include <errno.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,11 @@
 #define TURN_OUT 32u
 /* The engine's thread leaves the work to a program that polls in vain, and looks itself this often. */
 #define POLLED_LOOK_NS 100000u
+/*
+ * Who polls in vain gives its CPU away now and then: on a machine with fewer CPUs than pollers, the one that has something to
+ * send may be waiting for it, and would wait for a time slice.
+ */
+#define VAIN_YIELD 64u
 #define TIDY_NS 1000000000u
 
 /* A packet that is not due yet. */
@@ -417,14 +423,18 @@ static bool has_work(void)
 
 void sn_engine_poll(void)
 {
+	static _Thread_local unsigned int vain;
+
 	/* not in a forked child, which has no engine yet */
 	if (!atomic_load_explicit(&e.running, memory_order_acquire))
 		return;
 	sn_polled(sn_now());
-	if (!has_work() || pthread_mutex_trylock(&lock))
-		return;
-	turn();
-	pthread_mutex_unlock(&lock);
+	if (has_work() && !pthread_mutex_trylock(&lock)) {
+		turn();
+		pthread_mutex_unlock(&lock);
+	} else if (++vain % VAIN_YIELD == 0) {
+		sched_yield();
+	}
 }
 
 void sn_polled(uint64_t when)

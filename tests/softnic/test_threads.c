@@ -3,6 +3,7 @@
  * Threads that share devices, PDs and CQs: each has queue pairs that come and go, with requests that are right and
  * wrong, and memory that goes away while it is used. Whoever polls takes what comes. Each request has one completion.
  */
+#define _GNU_SOURCE /* sched_setaffinity */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -129,6 +130,61 @@ START_TEST(together)
 }
 END_TEST
 
+/* ---- two that poll for each other on one CPU ---- */
+
+#define TURNS 50u
+
+static struct player {
+	pthread_t thread;
+	struct end end, *peer;
+	bool first;
+	uint64_t vain;
+} players[2];
+
+static void *play(void *arg)
+{
+	struct player *me = arg;
+	struct ibv_wc wc;
+
+	for (uint32_t i = 0; i < TURNS; i++) {
+		if (me->first)
+			ck_assert_int_eq(post(&me->end, me->peer, i, (struct wr){ .op = IBV_WR_SEND, .len = 8 }), 0);
+		while (!ibv_poll_cq(me->end.cq, 1, &wc))
+			me->vain++;
+		ck_assert_int_eq(wc.opcode, IBV_WC_RECV);
+		if (!me->first)
+			ck_assert_int_eq(post(&me->end, me->peer, i, (struct wr){ .op = IBV_WR_SEND, .len = 8 }), 0);
+	}
+	return NULL;
+}
+
+/* Who polls in vain makes room for the one it waits for: else each turn would take what is left of a time slice. */
+START_TEST(one_cpu)
+{
+	static const struct end_opts o = { .no_sig_all = 1 };
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+	pair_open(&players[0].end, &players[1].end, &o, NULL);
+	for (int i = 0; i < 2; i++) {
+		players[i].peer = &players[1 - i].end;
+		players[i].first = !i;
+		for (uint32_t k = 0; k < TURNS; k++)
+			ck_assert_int_eq(post_rx(&players[i].end, k, 0, 8), 0);
+	}
+	for (int i = 1; i >= 0; i--)
+		ck_assert_int_eq(pthread_create(&players[i].thread, NULL, play, &players[i]), 0);
+	for (int i = 0; i < 2; i++)
+		pthread_join(players[i].thread, NULL);
+	printf("polls in vain for each turn: %u and %u\n", (unsigned int)(players[0].vain / TURNS),
+	       (unsigned int)(players[1].vain / TURNS));
+	ck_assert_uint_lt(players[0].vain / TURNS, 2000);
+	pair_close(&players[0].end, &players[1].end);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("softnic: threads");
@@ -136,6 +192,7 @@ int main(void)
 
 	tcase_set_timeout(t, 300);
 	tcase_add_test(t, together);
+	tcase_add_test(t, one_cpu);
 	suite_add_tcase(s, t);
 	return run_suite(s);
 }
