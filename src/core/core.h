@@ -486,6 +486,7 @@ struct dp_qp {
 	struct dp_qpex *ex; /* qpex.c; NULL: it has no ibv_wr_* */
 	struct dp_bond *bond; /* with ctl */
 	bool loopback;	      /* connected to itself; set before it is bonded */
+	bool twins_sqd;	      /* they drain, with the program's QP; with ctl */
 	bool settled;	      /* bonded, or never will be; bond_life.c, its lock */
 };
 

@@ -273,7 +273,7 @@ void dp_qp_teardown(struct dp_qp *q)
 		watch(q);
 	else
 		unwatch(q);
-	q->retry = false;
+	q->retry = q->twins_sqd = false;
 	dp_cq_unready(q->scq, q);
 	dp_cq_purge(q->scq, q->qp_num);
 	dp_drop(&q->lock);
@@ -360,6 +360,7 @@ static void followed(struct dp_qp *q, const struct ibv_qp_attr *attr, int mask, 
 			q->rts = *attr;
 		if (mask & IBV_QP_ACCESS_FLAGS)
 			change_access(q, attr->qp_access_flags);
+		dp_sqd_end(q);
 		if (q->qp_state != IBV_QPS_RTR)
 			break;
 		*wait = q->bond != NULL;
@@ -435,12 +436,16 @@ int dp_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 	dp_take(&q->ctl);
 	if (reset)
 		going(q);
+	if (mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_SQD)
+		dp_sqd_begin(q);
 	locked = dp_qpex_before_modify(q);
 	ret = q->c->real->modify_qp(qp, attr, mask);
 	dp_qpex_after_modify(q, locked);
 	if (ret) {
 		if (reset)
 			not_going(q);
+		if (q->qp_state != IBV_QPS_SQD)
+			dp_sqd_end(q);
 		dp_drop(&q->ctl);
 		return ret;
 	}

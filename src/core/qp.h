@@ -214,6 +214,13 @@ void dp_fail_end(struct dp_qp *q); /* frees what it kept */
 /* The op at pos never went: it is given as flushed after all before it. */
 void dp_fail_fake(struct dp_qp *q, uint64_t pos);
 
+/* ---- sqd.c: with ctl held, in the program's thread */
+
+/* Before the program's QP goes from RTS to SQD; lets go of ctl meanwhile. */
+void dp_sqd_begin(struct dp_qp *q);
+/* It is in RTS again, or never left it. */
+void dp_sqd_end(struct dp_qp *q);
+
 /* ---- twin.c: with ctl held */
 
 struct dp_twin_info {

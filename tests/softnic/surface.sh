@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 # shellcheck shell=bash
-# Every other thing that a program may do with verbs (tests/clients/surface.c, life.c): the same lines without the
+# Every other thing that a program may do with verbs (tests/clients/surface.c, states.c, life.c): the same lines without the
 # library and with it, also on hostile devices, with queue pairs that are bonded and requests that are split.
 # SURFACE_CLIENTS: which of them.
 set -u
@@ -49,7 +49,7 @@ with()
 	fi
 }
 
-for client in ${SURFACE_CLIENTS:-surface life}; do
+for client in ${SURFACE_CLIENTS:-surface states life}; do
 	args=(--dev mlx5_0 --peer-dev mlx5_2)
 	[ $client != life ] || args+=(--load dlsym)
 	softnic -- "$clients/$client" "${args[@]}" > "$out/$client.plain" 2> "$out/$client.err" ||
