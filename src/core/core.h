@@ -121,6 +121,7 @@ void dp_lag_refused(struct dp_ctx *c, const char *port, int err);
 /* In a forked child: locks are free again that other threads of the parent held. */
 void dp_ctx_after_fork(void);
 void dp_qp_after_fork(void);
+void dp_tell_after_fork(void);
 void dp_cq_after_fork(void);
 void dp_channel_after_fork(void);
 
@@ -417,6 +418,7 @@ struct dp_rail {
 };
 
 struct dp_bond; /* bond.c */
+struct dp_tell; /* tell.c */
 struct dp_qpex;
 
 struct dp_qp {
@@ -485,6 +487,7 @@ struct dp_qp {
 
 	struct dp_qpex *ex; /* qpex.c; NULL: it has no ibv_wr_* */
 	struct dp_bond *bond; /* with ctl */
+	struct dp_tell *tell; /* with ctl */
 	bool loopback;	      /* connected to itself; set before it is bonded */
 	bool twins_sqd;	      /* they drain, with the program's QP; with ctl */
 	bool settled;	      /* bonded, or never will be; bond_life.c, its lock */

@@ -341,7 +341,7 @@ int dp_get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 	int ret;
 
 	/* an object is not destroyed before its event is acknowledged, so it can be looked at */
-	while (!(ret = real->get_async_event(ctx, event)) && of_ours(event))
+	while (!(ret = real->get_async_event(ctx, event)) && of_ours(event) && !dp_tell_take(real, event))
 		real->ack_async_event(event);
 	return ret;
 }

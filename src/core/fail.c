@@ -221,6 +221,26 @@ void dp_fail_by_program(struct dp_qp *q)
 	twins_to_err(q);
 }
 
+void dp_fail_by_peer(struct dp_qp *q)
+{
+	switch (atomic_load_explicit(&q->state, memory_order_relaxed)) {
+	case DP_QP_BONDED:
+		begin(q, true);
+		twins_to_err(q);
+		break;
+	case DP_QP_PENDING:
+		dp_qp_native(q);
+		dp_cq_unready(q->scq, q);
+		to_err(q, q->qp);
+		break;
+	case DP_QP_NATIVE:
+		to_err(q, q->qp);
+		break;
+	default:
+		break;
+	}
+}
+
 /* Has every fragment that was posted come back, well or flushed? */
 static bool twins_quiet(const struct dp_qp *q)
 {

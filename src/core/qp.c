@@ -287,6 +287,7 @@ void dp_qp_teardown(struct dp_qp *q)
 		if (q->rail[r].twin)
 			dp_twin_destroy(q, &q->rail[r]);
 	dp_spare_destroy(q);
+	dp_tell_destroy(q);
 	free_tracking(q);
 }
 
@@ -466,6 +467,7 @@ void dp_qp_abandon(struct dp_qp *q)
 	if (!q->destroyed) {
 		q->destroyed = true;
 		forget(q);
+		dp_tell_forget(q);
 		dp_bond_end(q);
 		dp_qp_teardown(q);
 		dp_qp_put(q);
@@ -486,6 +488,7 @@ int dp_destroy_qp(struct ibv_qp *qp)
 	dp_take(&q->ctl);
 	forget(q);
 	going(q);
+	dp_tell_forget(q);
 	dp_drop(&q->ctl);
 	/* without ctl: it waits until the program has acknowledged the QP's events, and the control thread must not */
 	ret = q->c->real->destroy_qp(qp);

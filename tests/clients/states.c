@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,6 +209,65 @@ static void reset_busy(void)
 	printf("  completions of before: %u, bytes of before: %u\n", told, late);
 }
 
+/* ---- an access error, at its responder ---- */
+
+/* The second half is beyond the region. both: the responder sends, too. */
+static void access_error(enum ibv_wr_opcode op, bool both)
+{
+	struct mwr w = { .op = op, .off = 0, .len = BIG, .raddr = (uintptr_t)b.buf + b.len - BIG / 2, .rkey = b.mr->rkey, .id = 1,
+			 .flags = SIG };
+	struct ibv_wc wc;
+	unsigned int n = 0;
+
+	fresh();
+	for (uint64_t i = 50; i < 52; i++)
+		CHECK(!mend_recv(&b, 0, 100, i), "post_recv");
+	if (both) {
+		struct mwr back = { .op = WR, .len = BIG, .raddr = (uintptr_t)a.buf, .rkey = a.mr->rkey, .id = 9, .flags = SIG };
+
+		CHECK(!mend_post(&b, &back), "post");
+		mend_expect(&b, 9, IBV_WC_RDMA_WRITE, -1);
+	}
+	CHECK(!mend_post(&a, &w), "post");
+	CHECK(rc_poll_one(a.cq, &wc, 10000) == 1, "no completion");
+	printf("  wr %d: %s\n", (int)wc.wr_id, vb.wc_status_str(wc.status));
+	CHECK(event(&b, 10000), "no event");
+	printf("  more events: %d\n", event(&b, 50));
+	while (rc_poll_one(b.cq, &wc, n < 2 ? 5000 : 50) == 1) {
+		n++;
+		printf("  receive %d: %s\n", (int)wc.wr_id, vb.wc_status_str(wc.status));
+	}
+	printf("  %s %s\n", mend_state(&a), mend_state(&b));
+	/* nothing is left behind that RESET would not clear */
+	CHECK(!rc_to_state(a.qp, IBV_QPS_RESET) && !rc_to_state(b.qp, IBV_QPS_RESET), "RESET");
+	join();
+	good_after("used again", 4);
+}
+
+static void access_write(void) { access_error(WR, false); }
+static void access_read(void) { access_error(IBV_WR_RDMA_READ, false); }
+static void access_both(void) { access_error(WR, true); }
+
+/* The QP goes before its event is read. */
+static void access_destroy(void)
+{
+	struct pollfd p = { .fd = b.dev.ctx->async_fd, .events = POLLIN };
+	struct ibv_async_event ev;
+	struct mwr w = { .op = WR, .len = BIG, .raddr = (uintptr_t)b.buf + b.len - BIG / 2, .rkey = b.mr->rkey, .id = 1, .flags = SIG };
+	struct ibv_wc wc;
+
+	CHECK(!fcntl(p.fd, F_SETFL, O_NONBLOCK), "O_NONBLOCK");
+	for (int i = 0; i < 3; i++) {
+		fresh();
+		CHECK(!mend_post(&a, &w), "post");
+		CHECK(rc_poll_one(a.cq, &wc, 10000) == 1, "no completion");
+		printf("  %s, told %d\n", vb.wc_status_str(wc.status), poll(&p, 1, 10000));
+		CHECK(!mend_new_qp(&b, &want), "create_qp");
+		printf("  told of what is gone: %d\n", !vb.get_async_event(b.dev.ctx, &ev));
+	}
+	CHECK(!fcntl(p.fd, F_SETFL, 0), "O_NONBLOCK");
+}
+
 /* ---- immediate data ---- */
 
 static void imm(void)
@@ -381,7 +441,8 @@ static void full(void)
 
 static const struct { const char *name; void (*fn)(void); } cases[] = {
 #define C(x) { #x, x }
-	C(sqd_idle), C(sqd_busy), C(sqd_ends), C(reset_busy), C(imm), C(refusals), C(full),
+	C(sqd_idle), C(sqd_busy), C(sqd_ends), C(reset_busy), C(access_write), C(access_read), C(access_both),
+	C(access_destroy), C(imm), C(refusals), C(full),
 };
 
 int main(int argc, char **argv)

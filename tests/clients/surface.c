@@ -45,7 +45,8 @@ static void fresh(void)
 	memset(b.buf, 0, b.len);
 }
 
-static void write_to(struct mend *from, struct mend *to, uint64_t id, enum ibv_wr_opcode op, size_t len, uint32_t rkey, int flags)
+static void write_to(struct mend *from, struct mend *to, uint64_t id, enum ibv_wr_opcode op, size_t len, uint32_t rkey,
+		     int flags)
 {
 	int err = mend_post(from, &(struct mwr){ .op = op, .len = len, .raddr = (uintptr_t)to->buf + 2 * BIG, .rkey = rkey,
 						 .flags = flags, .id = id });
