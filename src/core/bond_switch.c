@@ -161,7 +161,9 @@ static void switch_over(struct dp_bond *b)
 	ret = prepare_rails(b);
 	dp_take(&q->scq->lock);
 	dp_take(&q->lock);
-	if (!ret && (q->unrecorded || atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_PENDING))
+	/* in SQD twins that can send are not wanted */
+	if (!ret && (q->unrecorded || q->qp_state == IBV_QPS_SQD ||
+		     atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_PENDING))
 		ret = -ECANCELED;
 	if (!ret) {
 		compact(q);

@@ -79,16 +79,44 @@ void dp_advertise_port(const struct dp_verbs *real, struct ibv_context *ctx, uin
 		dp_peer_advertise(gids, n);
 }
 
+/* Perhaps it is gone by now, and the address is another's. */
+static void on_twin(const struct ibv_qp *twin, enum ibv_event_type type)
+{
+	for (struct dp_bond *b = dp_bonds; b; b = b->next) {
+		struct dp_qp *q = b->q;
+		bool found = false;
+
+		dp_take(&q->ctl);
+		for (uint32_t r = 1; r < q->nrails && !b->ended && !q->going; r++) {
+			found = q->rail[r].twin == twin;
+			if (found) {
+				dp_tell_twin(q, q->rail[r].twin, type);
+				break;
+			}
+		}
+		dp_drop(&q->ctl);
+		if (found)
+			return;
+	}
+}
+
 static void on_async(void *arg)
 {
 	struct dp_sib *sib = arg;
 	struct ibv_async_event e;
 
 	while (!sib->real->get_async_event(sib->ctx, &e)) {
+		const struct ibv_qp *twin = NULL;
+
 		if (e.event_type == IBV_EVENT_PORT_ERR || e.event_type == IBV_EVENT_DEVICE_FATAL)
 			dp_warn("%s: %s", sib->text,
 				e.event_type == IBV_EVENT_PORT_ERR ? "the port went down" : "fatal device error");
+		if (e.event_type == IBV_EVENT_QP_ACCESS_ERR || e.event_type == IBV_EVENT_QP_REQ_ERR)
+			twin = e.element.qp;
+		/* before any lock: who holds it may be waiting for that in destroy_qp */
 		sib->real->ack_async_event(&e);
+		if (twin)
+			on_twin(twin, e.event_type);
 	}
 	/* a device that is gone is readable for ever */
 	if (errno != EAGAIN && errno != EINTR) {

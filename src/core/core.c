@@ -56,6 +56,7 @@ static void in_child(void)
 	dp_peer_after_fork();
 	dp_ctx_after_fork();
 	dp_qp_after_fork();
+	dp_tell_after_fork();
 	dp_cq_after_fork();
 	dp_channel_after_fork();
 	dp_chanwatch_after_fork();

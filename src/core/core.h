@@ -77,6 +77,8 @@ struct dp_ctx {
 	struct ibv_context_ops ops; /* the provider's */
 	struct ibv_qp *(*create_qp_ex)(struct ibv_context *ctx, struct ibv_qp_init_attr_ex *attr);
 	struct ibv_cq_ex *(*create_cq_ex)(struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr);
+	struct ibv_mr *(*reg_dm_mr)(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length,
+				    unsigned int access);
 	char dev[DP_DEV_NAME];
 	bool grouped;		/* a port is in some group; false: nothing to do here, why says so */
 	const char *why;
@@ -119,6 +121,7 @@ void dp_lag_refused(struct dp_ctx *c, const char *port, int err);
 /* In a forked child: locks are free again that other threads of the parent held. */
 void dp_ctx_after_fork(void);
 void dp_qp_after_fork(void);
+void dp_tell_after_fork(void);
 void dp_cq_after_fork(void);
 void dp_channel_after_fork(void);
 
@@ -172,6 +175,10 @@ int dp_dereg_mr(struct ibv_mr *mr);
 /* A region that the program had made past verbs: it gets twins as one of dp_reg_dmabuf_mr(). */
 void dp_dmabuf_made(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t offset, size_t length, uint64_t iova, int fd,
 		    int access);
+
+/* otherkeys.c: memory without twins, whose keys no peer may take for those of a region that is gone. */
+struct ibv_mw *dp_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
+struct ibv_mr *dp_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length, unsigned int access);
 
 /* The twins' local keys ([nsib of c], by sibling), or NULL: no such MR or not all twins. Lock-free. */
 static inline const uint32_t *dp_mr_lkeys(const struct dp_ctx *c, uint32_t lkey)
@@ -475,6 +482,7 @@ struct dp_rail {
 };
 
 struct dp_bond; /* bond.c */
+struct dp_tell; /* tell.c */
 struct dp_qpex;
 
 struct dp_qp {
@@ -544,7 +552,9 @@ struct dp_qp {
 
 	struct dp_qpex *ex; /* qpex.c; NULL: it has no ibv_wr_* */
 	struct dp_bond *bond; /* with ctl */
+	struct dp_tell *tell; /* with ctl */
 	bool loopback;	      /* connected to itself; set before it is bonded */
+	bool twins_sqd;	      /* they drain, with the program's QP; with ctl */
 	bool settled;	      /* bonded, or never will be; bond_life.c, its lock */
 };
 

@@ -38,6 +38,10 @@ static void patch(struct dp_ctx *c)
 	PATCH(c->ctx->ops.bind_mw, dp_bind_mw);
 	PATCH(v->create_qp_ex, dp_create_qp_ex);
 	PATCH(v->create_cq_ex, dp_create_cq_ex);
+	PATCH(c->ctx->ops.alloc_mw, dp_alloc_mw);
+	/* it came later than the others */
+	if (c->reg_dm_mr)
+		PATCH(v->reg_dm_mr, dp_reg_dm_mr);
 }
 
 static int ports_of(struct dp_ctx *c)
@@ -130,6 +134,8 @@ struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
 	c->ops = ctx->ops;
 	c->create_qp_ex = verbs_get_ctx(ctx)->create_qp_ex;
 	c->create_cq_ex = verbs_get_ctx(ctx)->create_cq_ex;
+	if (verbs_get_ctx_op(ctx, reg_dm_mr))
+		c->reg_dm_mr = verbs_get_ctx(ctx)->reg_dm_mr;
 	look_for_group(c);
 	init_meters(c);
 	if (dp_hmap_put(&ctxs, (uintptr_t)ctx, c)) {
@@ -335,7 +341,7 @@ int dp_get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 	int ret;
 
 	/* an object is not destroyed before its event is acknowledged, so it can be looked at */
-	while (!(ret = real->get_async_event(ctx, event)) && of_ours(event))
+	while (!(ret = real->get_async_event(ctx, event)) && of_ours(event) && !dp_tell_take(real, event))
 		real->ack_async_event(event);
 	return ret;
 }

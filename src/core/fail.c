@@ -104,6 +104,21 @@ static void begin(struct dp_qp *q, bool move)
 	dp_cq_ready(q->scq, q);
 }
 
+/* The next completion that is given was made up: as late as the last one that was read, or as now. */
+static void stamp(struct dp_qp *q)
+{
+	struct ibv_values_ex now = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+	struct dp_wc_more *more = &q->scq->more;
+	struct timespec wall;
+
+	if (!q->scq->ex || more->ts || more->wall_ns)
+		return;
+	if (!ibv_query_rt_values_ex(q->c->ctx, &now))
+		more->ts = (uint64_t)now.raw_clock.tv_sec * 1000000000u + (uint64_t)now.raw_clock.tv_nsec;
+	if (!clock_gettime(CLOCK_REALTIME, &wall))
+		more->wall_ns = (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec;
+}
+
 /*
  * The op that an error is about. UINT64_MAX: it is a receive's, which says nothing of the send queue. By wr_id: such
  * errors have no opcode.
@@ -219,6 +234,26 @@ void dp_fail_by_program(struct dp_qp *q)
 	begin(q, false);
 	/* when modify_qp returns, nothing of this QP may land any more */
 	twins_to_err(q);
+}
+
+void dp_fail_by_peer(struct dp_qp *q)
+{
+	switch (atomic_load_explicit(&q->state, memory_order_relaxed)) {
+	case DP_QP_BONDED:
+		begin(q, true);
+		twins_to_err(q);
+		break;
+	case DP_QP_PENDING:
+		dp_qp_native(q);
+		dp_cq_unready(q->scq, q);
+		to_err(q, q->qp);
+		break;
+	case DP_QP_NATIVE:
+		to_err(q, q->qp);
+		break;
+	default:
+		break;
+	}
 }
 
 /* Has every fragment that was posted come back, well or flushed? */
@@ -360,6 +395,8 @@ static void take_held(struct dp_qp *q, struct ibv_wc *wc)
 
 bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 {
+	struct dp_wc_more more;
+
 	switch (stage(q)) {
 	case GIVE_GOOD:
 		take_held(q, wc);
@@ -372,6 +409,7 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 			.qp_num = q->qp_num,
 		};
 		q->fail_next++;
+		stamp(q);
 		return true;
 	case GIVE_FAILED:
 		/* the first one that a sibling failed has the sibling's error, the rest stands behind it */
@@ -394,7 +432,11 @@ bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc)
 		}
 		return true;
 	case GIVE_FAKE:
+		more = q->scq->more;
 		take_first(q, &q->fakes, wc);
+		/* it was kept before those that are given before it */
+		q->scq->more = more;
+		stamp(q);
 		wc->status = next_status(q);
 		return true;
 	case OVER:

@@ -270,7 +270,11 @@ static struct ibv_mr *reg(struct ibv_pd *pd, const struct dp_mr_how *how)
 
 	if (!p) {
 		const struct dp_verbs *real = dp_real_of(pd->context);
+		const struct dp_ctx *c = dp_ctx_find(pd->context);
 
+		/* a parent domain, say: without twins, but not with a key that a peer takes for another's either */
+		if (real && c && c->grouped)
+			return dp_mr_register(real, pd, dp_key_dev(c->dev), how);
 		if (real)
 			return call(real, pd, how);
 		errno = EOPNOTSUPP;

@@ -195,6 +195,20 @@ bool dp_key_blocked(uint32_t dev, uint32_t rkey)
 	return ret;
 }
 
+bool dp_key_blocked_tags(uint32_t dev, uint32_t rkey)
+{
+	uint64_t now = dp_now_ns();
+	bool ret = false;
+
+	if (!atomic_load(&quarantined))
+		return false;
+	dp_take(&lock);
+	for (uint32_t tag = 0; tag < 256 && !ret; tag++)
+		ret = blocked(key_of(dev, (rkey & ~UINT32_C(255)) | tag), now);
+	dp_drop(&lock);
+	return ret;
+}
+
 /* ---- waiting */
 
 static void init_changed(void)

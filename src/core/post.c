@@ -137,7 +137,8 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 	const struct dp_rkeys *rkeys;
 	uint32_t bytes_on = 0;
 
-	if (wr->num_sge > MAX_CUT_SGE)
+	/* a range that ends beyond the last address is no memory's; to the order machine it would be empty */
+	if (wr->num_sge > MAX_CUT_SGE || k->d.remote.hi < k->d.remote.lo)
 		return;
 	if (k->len >= q->policy.split_min) {
 		bytes_on = plan_cut(q, wr->wr.rdma.remote_addr, k->len, k->part);
@@ -212,7 +213,7 @@ static void on_every(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_cl
 {
 	const struct dp_mr *mr = dp_hmap_get(&q->pd->rkeys, wr->wr.rdma.rkey);
 
-	if (!mr || !mr->usable || wr->num_sge > MAX_CUT_SGE) {
+	if (!mr || !mr->usable || wr->num_sge > MAX_CUT_SGE || k->d.remote.hi < k->d.remote.lo) {
 		dp_fallback(DP_FB_RKEY_NONE);
 		return;
 	}
@@ -290,6 +291,14 @@ static void note_write0(struct dp_qp *q, const struct ibv_send_wr *wr, const str
 		dp_flush_wrote0(q, pos + 1, wr->wr.rdma.remote_addr + part->offset + part->len - 1, wr->wr.rdma.rkey);
 }
 
+/* What every provider refuses of a window when it is posted; the rest is told by its completion. */
+static bool can_bind(const struct ibv_send_wr *wr)
+{
+	const struct ibv_mw_bind_info *i = &wr->bind_mw.bind_info;
+
+	return wr->bind_mw.mw && (i->mr || !i->length);
+}
+
 /*
  * A WR that cannot go now is refused for what the provider would refuse (I7): after a good return the program
  * never hears of a bad WR.
@@ -311,6 +320,8 @@ static int validate(const struct dp_qp *q, const struct ibv_send_wr *wr, const s
 	default:
 		return EINVAL;
 	}
+	if (wr->opcode == IBV_WR_BIND_MW && !can_bind(wr))
+		return EINVAL;
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->cap.max_send_sge)
 		return EINVAL;
 	if (k->inlined && k->len > q->cap.max_inline_data)

@@ -273,7 +273,7 @@ void dp_qp_teardown(struct dp_qp *q)
 		watch(q);
 	else
 		unwatch(q);
-	q->retry = false;
+	q->retry = q->twins_sqd = false;
 	dp_cq_unready(q->scq, q);
 	dp_cq_purge(q->scq, q->qp_num);
 	dp_drop(&q->lock);
@@ -287,6 +287,7 @@ void dp_qp_teardown(struct dp_qp *q)
 		if (q->rail[r].twin)
 			dp_twin_destroy(q, &q->rail[r]);
 	dp_spare_destroy(q);
+	dp_tell_destroy(q);
 	free_tracking(q);
 }
 
@@ -360,6 +361,7 @@ static void followed(struct dp_qp *q, const struct ibv_qp_attr *attr, int mask, 
 			q->rts = *attr;
 		if (mask & IBV_QP_ACCESS_FLAGS)
 			change_access(q, attr->qp_access_flags);
+		dp_sqd_end(q);
 		if (q->qp_state != IBV_QPS_RTR)
 			break;
 		*wait = q->bond != NULL;
@@ -435,12 +437,16 @@ int dp_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 	dp_take(&q->ctl);
 	if (reset)
 		going(q);
+	if (mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_SQD)
+		dp_sqd_begin(q);
 	locked = dp_qpex_before_modify(q);
 	ret = q->c->real->modify_qp(qp, attr, mask);
 	dp_qpex_after_modify(q, locked);
 	if (ret) {
 		if (reset)
 			not_going(q);
+		if (q->qp_state != IBV_QPS_SQD)
+			dp_sqd_end(q);
 		dp_drop(&q->ctl);
 		return ret;
 	}
@@ -461,6 +467,7 @@ void dp_qp_abandon(struct dp_qp *q)
 	if (!q->destroyed) {
 		q->destroyed = true;
 		forget(q);
+		dp_tell_forget(q);
 		dp_bond_end(q);
 		dp_qp_teardown(q);
 		dp_qp_put(q);
@@ -481,6 +488,7 @@ int dp_destroy_qp(struct ibv_qp *qp)
 	dp_take(&q->ctl);
 	forget(q);
 	going(q);
+	dp_tell_forget(q);
 	dp_drop(&q->ctl);
 	/* without ctl: it waits until the program has acknowledged the QP's events, and the control thread must not */
 	ret = q->c->real->destroy_qp(qp);

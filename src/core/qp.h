@@ -212,6 +212,8 @@ void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos);
 void dp_fail_refused(struct dp_qp *q);
 /* The program moved the QP to ERR. */
 void dp_fail_by_program(struct dp_qp *q);
+/* A twin met an access error as responder: so would the program's QP have, which is moved to ERR. */
+void dp_fail_by_peer(struct dp_qp *q);
 /* FAILING: the next completion that the program may get; false: none now. */
 bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc);
 /* Is there one? */
@@ -219,6 +221,22 @@ bool dp_fail_ready(struct dp_qp *q);
 void dp_fail_end(struct dp_qp *q); /* frees what it kept */
 /* The op at pos never went: it is given as flushed after all before it. */
 void dp_fail_fake(struct dp_qp *q, uint64_t pos);
+
+/* ---- tell.c: a twin met an access error as responder */
+
+/* Moves q to ERR and has its program told, if twin is in ERR. On the control thread, with ctl held; not if it is going. */
+void dp_tell_twin(struct dp_qp *q, struct ibv_qp *twin, enum ibv_event_type type);
+/* An event of a QP of ours: if it tells of a program's, that is made of it. */
+bool dp_tell_take(const struct dp_verbs *real, struct ibv_async_event *event);
+void dp_tell_forget(struct dp_qp *q);  /* the program's QP goes */
+void dp_tell_destroy(struct dp_qp *q); /* with ctl held, scq->lock and lock not */
+
+/* ---- sqd.c: with ctl held, in the program's thread */
+
+/* Before the program's QP goes from RTS to SQD; lets go of ctl meanwhile. */
+void dp_sqd_begin(struct dp_qp *q);
+/* It is in RTS again, or never left it. */
+void dp_sqd_end(struct dp_qp *q);
 
 /* ---- twin.c: with ctl held */
 
@@ -246,6 +264,8 @@ int dp_twin_rts(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info
 int dp_twin_access(struct dp_qp *q, struct dp_rail *rail);
 /* Posts the probe, an empty signalled WRITE, or READ where the peer takes no WRITEs. 0 or -errno. */
 int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *peer);
+/* Posts wr in a probe's stead: its completion is taken as one. 0 or -errno. */
+int dp_twin_post_probe(struct dp_qp *q, struct dp_rail *rail, struct ibv_send_wr *wr);
 /* What the port carries, in units of 100 Mbit/s; 0: unknown. */
 uint32_t dp_port_rate(struct ibv_context *ctx, uint8_t port);
 /* Destroys it and takes its completions out of the internal CQ. */

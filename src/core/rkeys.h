@@ -119,6 +119,7 @@ bool dp_mr_give_back(uint64_t deadline);
 /* ---- owner.c */
 
 bool dp_key_blocked(uint32_t dev, uint32_t rkey);
+bool dp_key_blocked_tags(uint32_t dev, uint32_t rkey); /* or one that differs from it in the lowest byte */
 /* Waits until the key is free, at most until deadline (CLOCK_MONOTONIC ns). Whether it is. */
 bool dp_key_wait(uint32_t dev, uint32_t rkey, uint64_t deadline);
 

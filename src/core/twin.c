@@ -333,8 +333,7 @@ int dp_twin_access(struct dp_qp *q, struct dp_rail *rail)
 
 int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_info *peer)
 {
-	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED }, *bad;
-	int ret;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED };
 
 	/* without the right the responder would break the connection, even for no bytes */
 	if (!(peer->access & IBV_ACCESS_REMOTE_WRITE)) {
@@ -342,12 +341,20 @@ int dp_twin_probe(struct dp_qp *q, struct dp_rail *rail, const struct dp_twin_in
 			return -EACCES;
 		wr.opcode = IBV_WR_RDMA_READ;
 	}
+	return dp_twin_post_probe(q, rail, &wr);
+}
+
+int dp_twin_post_probe(struct dp_qp *q, struct dp_rail *rail, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+	int ret;
+
 	dp_take(&q->lock);
 	rail->probe = DP_PROBE_SENT;
 	rail->probe_ns = dp_now_ns();
 	rail->signaled++;
 	atomic_fetch_add_explicit(&rail->icq->pending, 1, memory_order_relaxed);
-	ret = rail->twin->context->ops.post_send(rail->twin, &wr, &bad);
+	ret = rail->twin->context->ops.post_send(rail->twin, wr, &bad);
 	if (ret) {
 		rail->probe = DP_PROBE_FAILED;
 		rail->signaled--;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * dlsym and dlvsym. The C library finds its caller by the return address: RTLD_NEXT, RTLD_DEFAULT and namespaces
- * depend on it. So whatever is not ours must leave by a jump, not by a call: this file is always compiled at a
+ * dlsym, dlvsym and dlopen. The C library finds their caller by the return address: RTLD_NEXT, RTLD_DEFAULT, namespaces and
+ * RUNPATHs depend on it. So whatever is not ours must leave by a jump, not by a call: this file is always compiled at a
  * fixed -O2 without sanitizers, coverage or the builder's CFLAGS, and a test reads its disassembly.
  */
 #ifndef _GNU_SOURCE
@@ -25,6 +25,8 @@
 /* Relaxed everywhere: the pointers lead to code of the C library, which was there before this object. */
 static _Atomic(dp_dlsym_fn) real_dlsym;
 static _Atomic(dp_dlvsym_fn) real_dlvsym;
+
+static _Atomic(dp_dlopen_fn) real_dlopen;
 
 static void *no_dlsym(void *handle, const char *name)
 {
@@ -59,6 +61,23 @@ static __attribute__((noinline, cold)) dp_dlvsym_fn find_dlvsym(void)
 	return fn;
 }
 
+static void *no_dlopen(const char *file, int mode)
+{
+	(void)file;
+	(void)mode;
+	return NULL;
+}
+
+static __attribute__((noinline, cold)) dp_dlopen_fn find_dlopen(void)
+{
+	dp_dlopen_fn fn = (dp_dlopen_fn)dp_elf_next("dlopen");
+
+	if (!fn)
+		fn = no_dlopen;
+	atomic_store_explicit(&real_dlopen, fn, memory_order_relaxed);
+	return fn;
+}
+
 dp_dlsym_fn dp_real_dlsym(void)
 {
 	dp_dlsym_fn fn = atomic_load_explicit(&real_dlsym, memory_order_relaxed);
@@ -88,10 +107,17 @@ static inline bool ours(void *handle, const char *name)
 	return handle != RTLD_NEXT && handle != RTLD_DEFAULT;
 }
 
+static inline void look(void)
+{
+	if (__builtin_expect(atomic_load_explicit(&dp_deepbind_open, memory_order_relaxed), 0))
+		dp_deepbind_look();
+}
+
 DP_EXPORT void *dlsym(void *handle, const char *name)
 {
 	dp_dlsym_fn fn;
 
+	look();
 	if (__builtin_expect(ours(handle, name), 0))
 		TAIL return dp_serve_dlsym(handle, name);
 	fn = dp_real_dlsym();
@@ -102,8 +128,22 @@ DP_EXPORT void *dlvsym(void *handle, const char *name, const char *version)
 {
 	dp_dlvsym_fn fn;
 
+	look();
 	if (__builtin_expect(ours(handle, name), 0))
 		TAIL return dp_serve_dlvsym(handle, name, version);
 	fn = dp_real_dlvsym();
 	TAIL return fn(handle, name, version);
+}
+
+DP_EXPORT void *dlopen(const char *file, int mode)
+{
+	dp_dlopen_fn fn;
+
+	look();
+	if (__builtin_expect(mode & RTLD_DEEPBIND, 0))
+		dp_deepbind_note();
+	fn = atomic_load_explicit(&real_dlopen, memory_order_relaxed);
+	if (__builtin_expect(!fn, 0))
+		fn = find_dlopen();
+	TAIL return fn(file, mode);
 }

@@ -10,6 +10,7 @@
 #define DP_EXPORT __attribute__((visibility("default")))
 
 typedef void *(*dp_dlsym_fn)(void *handle, const char *name);
+typedef void *(*dp_dlopen_fn)(const char *file, int mode);
 typedef void *(*dp_dlvsym_fn)(void *handle, const char *name, const char *version);
 
 /* The next dlsym and dlvsym behind this object's own. Never NULL. */
@@ -42,6 +43,12 @@ bool dp_is_real_verb(const void *p, const char *name, const char *version);
 const struct dp_core *dp_core_get(bool load);
 
 void dp_inside(int delta);
+
+/* ---- deepbind.c ---- */
+
+extern _Atomic bool dp_deepbind_open; /* there was a dlopen() that dp_deepbind_look() has not looked at */
+void dp_deepbind_note(void);	      /* before a dlopen() with RTLD_DEEPBIND */
+void dp_deepbind_look(void);	      /* says what it loaded past us, once per process */
 
 /* ---- callers (caller.c) ---- */
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "ex.h"
@@ -165,5 +166,17 @@ struct ibv_cq *any_create_cq(struct ibv_context *ctx, int cqe, void *arg, struct
 
 int any_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
-	return wanted() ? ex_poll(cq, n, wc, NULL) : ibv_poll_cq(cq, n, wc);
+	uint64_t stamp[64];
+	int got;
+
+	if (!wanted())
+		return ibv_poll_cq(cq, n, wc);
+	got = ex_poll(cq, n < 64 ? n : 64, wc, stamp);
+	/* also of what was flushed */
+	for (int i = 0; i < got; i++)
+		if (!stamp[i]) {
+			fprintf(stderr, "ex: wr 0x%llx has no time stamp\n", (unsigned long long)wc[i].wr_id);
+			return -1;
+		}
+	return got;
 }

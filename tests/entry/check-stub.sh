@@ -30,7 +30,7 @@ grep -Eq 'R_X86_64_TPOFF64|R_AARCH64_TLS_TPREL' <<<"$relocs" || fail "thread-loc
 grep -E 'DTPMOD|TLSDESC' <<<"$relocs" && fail "a thread-local variable is not initial-exec"
 grep -q '__tls_get_addr' <<<"$symbols" && fail "refers to __tls_get_addr"
 
-for f in dlsym dlvsym getenv; do
+for f in dlopen dlsym dlvsym getenv; do
 	grep -Eq " $f\$" <<<"$symbols" || fail "$f is not exported in the base version"
 done
 for f in ibv_create_comp_channel@@IBVERBS_1.0 ibv_alloc_pd@@IBVERBS_1.1 ibv_qp_to_qp_ex@@IBVERBS_1.6 \
@@ -41,12 +41,12 @@ for f in ibv_create_comp_channel@@IBVERBS_1.0 ibv_alloc_pd@@IBVERBS_1.1 ibv_qp_t
 done
 watched='mlx5dv_create_qp@@MLX5_1\.3|mlx5dv_devx_obj_create@@MLX5_1\.7|mlx5dv_reg_dmabuf_mr@@MLX5_1\.25'
 extra=$(awk '$7 != "UND" && $7 != "ABS" && $5 == "GLOBAL" {print $8}' <<<"$symbols" |
-	grep -Ev "^(dlsym|dlvsym|getenv|ibv_[a-z0-9_]*@@IBVERBS_1\.[0-9]+|mlx5dv_init_obj@@?MLX5_1\.[02]|$watched)\$")
+	grep -Ev "^(dlopen|dlsym|dlvsym|getenv|ibv_[a-z0-9_]*@@IBVERBS_1\.[0-9]+|mlx5dv_init_obj@@?MLX5_1\.[02]|$watched)\$")
 [ -z "$extra" ] || fail "also exports $extra"
 
 # The C library knows its caller by the return address, so what is not ours leaves by a jump. Calls to fixed places
 # inside these functions (the first look-up) are fine; a call through a pointer is the real function being called.
-for f in dlsym dlvsym; do
+for f in dlopen dlsym dlvsym; do
 	code=$("${OBJDUMP:-objdump}" -d --no-show-raw-insn --disassemble=$f "$stub")
 	grep -Eq 'jmp +\*|br	x[0-9]+' <<<"$code" || fail "$f has no jump through a pointer"
 	grep -Eq 'call +\*|blr	' <<<"$code" && fail "$f calls through a pointer"

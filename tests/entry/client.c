@@ -184,6 +184,19 @@ static void plugin(const char *path, const char *other)
 	CHECK(count("alloc_pd") == 2 && count("dealloc_pd") == 2, "%d", count("alloc_pd"));
 }
 
+/* Its verbs cannot be had. */
+static void deep_plugin(const char *path)
+{
+	void *h = must_open(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+	int (*use_fn)(void) = (int (*)(void))must_sym(h, "plugin_use");
+	int (*count)(const char *) = (int (*)(const char *))must_sym(h, "plugin_count");
+
+	CHECK(!use_fn(), "see above");
+	check_counts(count, 1, 0);
+	must_open(path, RTLD_NOW | RTLD_DEEPBIND);
+	must_sym(h, "plugin_use");
+}
+
 static void versions(const char *path)
 {
 	void *h = must_open(path, RTLD_NOW), *def = dlsym(h, "ibv_alloc_pd"), *v1 = dlvsym(h, "ibv_alloc_pd", "IBVERBS_1.1");
@@ -476,6 +489,8 @@ int main(int argc, char **argv)
 		two(a, b, RTLD_GLOBAL);
 	else if (!strcmp(mode, "plugin"))
 		plugin(a, b);
+	else if (!strcmp(mode, "plugin-deepbind"))
+		deep_plugin(a);
 	else if (!strcmp(mode, "versions"))
 		versions(a);
 	else if (!strcmp(mode, "older"))

@@ -134,6 +134,10 @@ binds() # name, program, verb: the program's verb is ours
 if [ $sanitizer = no ]; then
 	run "dlsym(handle), RTLD_DEEPBIND" "" "$t/client" dlsym-deepbind "$ibv"
 	run "dlvsym(handle), RTLD_DEEPBIND" "" "$t/client" dlvsym-deepbind "$wheel"
+	run "a plugin that is linked, RTLD_DEEPBIND: said once" \
+		'^dualport\[[0-9]+\]: plugin\.so was opened with RTLD_DEEPBIND and is linked with libibverbs: .*; one port$' \
+		ENTRY_CORE=none "$t/client" plugin-deepbind "$t/plugin.so"
+	run "the same, switched off" "" DUALPORT_ENABLE=0 ENTRY_CORE=none "$t/client" plugin-deepbind "$t/plugin.so"
 	same "/bin/true" /bin/true
 	same "/bin/false" /bin/false
 	same "a static binary" "$t/static"

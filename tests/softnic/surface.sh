@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
+# shellcheck shell=bash
+# Every other thing that a program may do with verbs (tests/clients/surface.c, states.c, life.c): the same lines without the
+# library and with it, also on hostile devices, with queue pairs that are bonded and requests that are split.
+# SURFACE_CLIENTS: which of them.
+set -u
+top=$(cd "$(dirname "$0")/../.." && pwd)
+clients=$PWD/tests/clients
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+failed=0
+seed=${CLIENTS_SEED:-$RANDOM}
+
+# shellcheck source=tests/clients/number.sh
+. "$top/tests/clients/number.sh"
+
+fail()
+{
+	echo "FAILED: $*"
+	failed=1
+}
+
+# Slow enough for requests to be under way when something else happens, and longest on the siblings.
+softnic()
+{
+	timeout -k 5 170 "$top/scripts/softnic" --build . --ports 4 --cards 2 --rate 2Gbit,400Mbit,2Gbit,400Mbit --seed "$seed" "$@"
+}
+
+# Both ends are in one process, which joins one after the other: none can wait for the bond in modify_qp.
+export DUALPORT_BOND_WAIT=0
+
+# with WHAT OPTIONS ARG...: WHAT.plain is what it said without the library
+with()
+{
+	local what=$1 options=$2 splits
+	shift 2
+	rm -f "$out"/json.*
+	# shellcheck disable=SC2086 # several options
+	DUALPORT_DIAG_JSON=$out/json.%p.json softnic --dualport $options -- "$@" > "$out/$what.loaded" 2> "$out/$what.err" ||
+		fail "seed $seed, $what $options: status $?: $(tail -n 3 "$out/$what.err")"
+	splits=$(number "$out/json." splits)
+	if ! diff "$out/$what.plain" "$out/$what.loaded" > "$out/diff"; then
+		fail "seed $seed, $what $options: differs"
+		head -n 12 "$out/diff"
+	elif [ "$(number "$out/json." bonds)" = 0 ] || [ "$splits" = 0 ]; then
+		fail "seed $seed, $what $options: nothing was bonded or split"
+	else
+		echo "ok: seed $seed, $what $options: bonds $(number "$out/json." bonds), splits $splits"
+	fi
+}
+
+for client in ${SURFACE_CLIENTS:-surface states life}; do
+	args=(--dev mlx5_0 --peer-dev mlx5_2)
+	[ $client != life ] || args+=(--load dlsym)
+	softnic -- "$clients/$client" "${args[@]}" > "$out/$client.plain" 2> "$out/$client.err" ||
+		fail "$client without the library: status $?: $(tail -n 3 "$out/$client.err")"
+	with $client "" "$clients/$client" "${args[@]}" --settle-ms 200
+	with $client --adverse "$clients/$client" "${args[@]}" --settle-ms 600
+done
+exit $failed
