@@ -50,7 +50,7 @@ struct df_cfg {
 	bool cq_all, cq_split;
 	enum df_wait wait;
 	bool credit_send, bidir, mixed, relaxed;
-	bool wr, cq_ex;			/* ibv_wr_*, extended CQs */
+	bool wr, cq_ex, stamps;		/* ibv_wr_*, extended CQs, with time stamps */
 	enum df_reg reg;
 	enum df_break sabotage;
 	unsigned int reads, readback, overlap, fence;	/* reads: batches per QP; the others: percent of rounds */

@@ -155,7 +155,7 @@ static int drain(struct df_side *s, struct df_cq *cq, unsigned int batch)
 	struct df_ep *ep;
 	int n, i;
 
-	n = s->cfg->cq_ex ? ex_poll(cq->cq, (int)batch, wc, stamp) : ibv_poll_cq(cq->cq, (int)batch, wc);
+	n = s->cfg->cq_ex ? ex_poll(cq->cq, (int)batch, wc, s->cfg->stamps ? stamp : NULL) : ibv_poll_cq(cq->cq, (int)batch, wc);
 	if (n < 0 || n > (int)batch) {
 		df_error(s, "poll_cq(%u) gave %d", batch, n);
 		atomic_store(&s->failed, true);
@@ -170,7 +170,7 @@ static int drain(struct df_side *s, struct df_cq *cq, unsigned int batch)
 		if (cq != (wc[i].wr_id & RECV_BIT ? ep->rcq : ep->scq))
 			df_error(s, "qp 0x%x: completion in the wrong cq", wc[i].qp_num);
 		pthread_mutex_lock(&ep->lock);
-		if (s->cfg->cq_ex)
+		if (s->cfg->cq_ex && s->cfg->stamps)
 			check_stamp(s, ep, wc[i].wr_id & RECV_BIT, stamp[i]);
 		if (wc[i].wr_id & RECV_BIT)
 			on_recv(s, ep, &wc[i]);

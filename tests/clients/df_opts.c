@@ -27,6 +27,7 @@ static const char help[] =
 "  --flags-random               kinds drawn at random instead of in turn\n"
 "  --post chain|single|random   how WRs are put into lists (random)\n"
 "  --wr --cq-ex                 post through ibv_wr_*, poll through ibv_cq_ex with time stamps\n"
+"  --no-stamps                  without them: soft-RoCE has none\n"
 "  --signal all|flag|random     which WRs are signalled (random)\n"
 "  --signal-every N             at least every Nth (8)\n"
 "  --depth N                    send queue (64)\n"
@@ -105,7 +106,7 @@ enum { O_HELP = 256, O_SERVER, O_CLIENT, O_SAME, O_DEV, O_PEERDEV, O_IBPORT, O_G
 	O_QPS, O_THREADS, O_ROUNDS, O_WINDOW, O_MIN, O_MAX, O_WRITES, O_SGES, O_FLAGS, O_FLAGSRND, O_POST, O_SIGNAL,
 	O_SIGEVERY, O_DEPTH, O_INLINE, O_CQ, O_CQSPLIT, O_WAIT, O_CREDIT, O_BIDIR, O_READS, O_MIXED, O_READBACK,
 	O_OVERLAP, O_FENCE, O_HOLD, O_SETTLE, O_REG, O_RELAXED, O_MTU, O_QPTIMEOUT, O_TIMEOUT, O_BREAK, O_WR,
-	O_CQEX };
+	O_CQEX, O_NOSTAMPS };
 
 static const struct option opts[] = {
 	{ "help", 0, NULL, O_HELP }, { "server", 0, NULL, O_SERVER }, { "client", 1, NULL, O_CLIENT },
@@ -123,7 +124,7 @@ static const struct option opts[] = {
 	{ "hold-us", 1, NULL, O_HOLD }, { "settle-ms", 1, NULL, O_SETTLE }, { "reg", 1, NULL, O_REG },
 	{ "relaxed", 0, NULL, O_RELAXED }, { "mtu", 1, NULL, O_MTU }, { "qp-timeout", 1, NULL, O_QPTIMEOUT },
 	{ "timeout", 1, NULL, O_TIMEOUT }, { "break", 1, NULL, O_BREAK },
-	{ "wr", 0, NULL, O_WR }, { "cq-ex", 0, NULL, O_CQEX }, { NULL, 0, NULL, 0 },
+	{ "wr", 0, NULL, O_WR }, { "cq-ex", 0, NULL, O_CQEX }, { "no-stamps", 0, NULL, O_NOSTAMPS }, { NULL, 0, NULL, 0 },
 };
 
 static const struct word w_post[] = { { "chain", POST_CHAIN }, { "single", POST_SINGLE }, { "random", POST_RANDOM },
@@ -183,6 +184,7 @@ static void one(struct df_cfg *c, int o, const char *name, const char *a)
 	case O_REG: c->reg = (enum df_reg)word(w_reg, a, name); break;
 	case O_WR: c->wr = true; break;
 	case O_CQEX: c->cq_ex = true; break;
+	case O_NOSTAMPS: c->stamps = false; break;
 	case O_RELAXED: c->relaxed = true; break;
 	case O_MTU: c->mtu = (unsigned int)word(w_mtu, a, name); break;
 	case O_QPTIMEOUT: c->qp_timeout = (unsigned int)number(a, name, 1, 31); break;
@@ -196,7 +198,7 @@ void df_options(struct df_cfg *c, int argc, char **argv)
 {
 	int o, idx = 0;
 
-	*c = (struct df_cfg){ .load = "link", .mode = MODE_FORK, .tcp_port = 18600, .ib_port = 1, .gid = -1, .qps = 1,
+	*c = (struct df_cfg){ .load = "link", .mode = MODE_FORK, .tcp_port = 18600, .ib_port = 1, .gid = -1, .stamps = true, .qps = 1,
 			      .threads = 1, .window = 4, .rounds = 200, .max_writes = 8, .max_sge = 4, .depth = 64,
 			      .min = 1, .max = 65536, .kinds = (1u << K_MAX) - 1, .post = POST_RANDOM,
 			      .signal = SIG_RANDOM, .signal_every = 8, .hold_us = 200, .timeout_s = 120,

@@ -105,7 +105,7 @@ static int make_cqs(struct df_side *s)
 		return -ENOMEM;
 	for (i = 0; i < s->ncqs; i++) {
 		pthread_mutex_init(&s->cqs[i].lock, NULL);
-		s->cqs[i].cq = c->cq_ex ? ex_create_cq(s->dev.ctx, size, &s->cqs[i], s->chan, 0) :
+		s->cqs[i].cq = c->cq_ex ? ex_create_cq(s->dev.ctx, size, &s->cqs[i], s->chan, 0, c->stamps) :
 					  vb.create_cq(s->dev.ctx, size, &s->cqs[i], s->chan, 0);
 		if (!s->cqs[i].cq) {
 			err = errno ? -errno : -EIO;

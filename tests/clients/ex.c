@@ -97,18 +97,20 @@ int ex_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 	return ibv_wr_complete(ex);
 }
 
-struct ibv_cq *ex_create_cq(struct ibv_context *ctx, int cqe, void *arg, struct ibv_comp_channel *ch, int vector)
+struct ibv_cq *ex_create_cq(struct ibv_context *ctx, int cqe, void *arg, struct ibv_comp_channel *ch, int vector, bool stamps)
 {
 	struct ibv_cq_init_attr_ex a = {
 		.cqe = (uint32_t)cqe,
 		.cq_context = arg,
 		.channel = ch,
 		.comp_vector = (uint32_t)vector,
-		.wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
-			    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+		.wc_flags = IBV_WC_STANDARD_FLAGS,
 	};
-	struct ibv_cq_ex *ex = ibv_create_cq_ex(ctx, &a);
+	struct ibv_cq_ex *ex;
 
+	if (stamps)
+		a.wc_flags |= IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+	ex = ibv_create_cq_ex(ctx, &a);
 	return ex ? ibv_cq_ex_to_cq(ex) : NULL;
 }
 
@@ -161,7 +163,7 @@ int any_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad
 
 struct ibv_cq *any_create_cq(struct ibv_context *ctx, int cqe, void *arg, struct ibv_comp_channel *ch, int vector)
 {
-	return wanted() ? ex_create_cq(ctx, cqe, arg, ch, vector) : vb.create_cq(ctx, cqe, arg, ch, vector);
+	return wanted() ? ex_create_cq(ctx, cqe, arg, ch, vector, true) : vb.create_cq(ctx, cqe, arg, ch, vector);
 }
 
 int any_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)

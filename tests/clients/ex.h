@@ -2,6 +2,8 @@
 #ifndef CLIENTS_EX_H
 #define CLIENTS_EX_H
 
+#include <stdbool.h>
+
 #include <infiniband/verbs.h>
 
 /*
@@ -14,8 +16,8 @@ struct ibv_qp *ex_create_qp(struct ibv_pd *pd, const struct ibv_qp_init_attr *at
 /* *bad is the first of the list if there is an error. */
 int ex_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 
-/* A CQ that tells when something completed, by both clocks. NULL with errno. */
-struct ibv_cq *ex_create_cq(struct ibv_context *ctx, int cqe, void *arg, struct ibv_comp_channel *ch, int vector);
+/* An extended CQ; with stamps it tells when something completed, by both clocks. NULL with errno. */
+struct ibv_cq *ex_create_cq(struct ibv_context *ctx, int cqe, void *arg, struct ibv_comp_channel *ch, int vector, bool stamps);
 /* As ibv_poll_cq; stamp: NULL, or [n], the device's clock. */
 int ex_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc, uint64_t *stamp);
 

@@ -5,6 +5,15 @@
 
 check "soft-RoCE ports that are active" "$(rdma link | grep -c 'state ACTIVE')" == 4
 
+# The guest's clock against the host's, which stamps the files that are shared.
+: > "$out/clock"
+host=$(stat -c %.9Y "$out/clock") guest=$EPOCHREALTIME
+nap 3
+touch "$out/clock2"
+ratio=$(calc "($EPOCHREALTIME - $guest) / ($(stat -c %.9Y "$out/clock2") - $host)")
+check "rate of the guest's clock" "$ratio" ">" 0.5
+check "rate of the guest's clock" "$ratio" "<" 2
+
 write() { pair plain "$@" ib_write_bw -s 65536 -n 200; }
 
 # Two directions at once, without a packet out of order: the first thing to go wrong when links are emulated.

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 # Prints the directory of a kernel for the lab's guest: vmlinuz, initrd and lib/modules. Fetches Debian's once;
 # after that nothing is asked of the network. "kernel.sh --new" looks for a newer one.
+# LAB_KERNEL, the beginning of a version, asks for another than Debian 12's own: LAB_KERNEL=6.12.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${DUALPORT_LAB_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/dualport-lab}
@@ -9,8 +10,22 @@ mkdir -p "$cache"
 exec {lock}> "$cache/lock"
 flock "$lock"
 
+# Those of backports, and of the newer series that Debian 12 also gets, have "deb12" or "bpo" in their names.
 newest() {
-	find "$cache" -maxdepth 1 -name 'linux-image-*-amd64' | sort -V | tail -n 1
+	if [ -n "${LAB_KERNEL:-}" ]; then
+		find "$cache" -maxdepth 1 -name "linux-image-$LAB_KERNEL*-amd64"
+	else
+		find "$cache" -maxdepth 1 -name 'linux-image-*-amd64' ! -name '*deb[0-9]*' ! -name '*bpo*'
+	fi | sort -V | tail -n 1
+}
+
+named() {
+	if [ -n "${LAB_KERNEL:-}" ]; then
+		apt-cache pkgnames "linux-image-$LAB_KERNEL" 2>/dev/null | grep -E -- '[0-9]-amd64$' | sort -V | tail -n 1
+	else
+		apt-cache depends linux-image-amd64 2>/dev/null |
+			sed -n 's/.*Depends: \(linux-image-[0-9].*-amd64\)$/\1/p' | head -n 1
+	fi
 }
 
 # The cloud kernels have neither soft-RoCE nor 9p; the package without a version depends on the right one.
@@ -18,9 +33,8 @@ fetch() {
 	local package tmp
 	command -v apt-get > /dev/null || { echo "lab: apt-get is missing; put an unpacked linux-image package" \
 		"in $cache/linux-image-VERSION-amd64" >&2; return 77; }
-	package=$(apt-cache depends linux-image-amd64 2>/dev/null |
-		sed -n 's/.*Depends: \(linux-image-[0-9].*-amd64\)$/\1/p' | head -n 1)
-	[ -n "$package" ] || { echo "lab: apt knows no linux-image-amd64" >&2; return 77; }
+	package=$(named)
+	[ -n "$package" ] || { echo "lab: apt knows no linux-image-${LAB_KERNEL:-amd64}" >&2; return 77; }
 	[ ! -d "$cache/$package" ] || return 0
 	echo "lab: fetching $package into $cache" >&2
 	tmp=$(mktemp -d "$cache/tmp.XXXXXX")

@@ -92,10 +92,7 @@ if there /usr/bin/python3 python3 && /usr/bin/python3 -c 'import pyverbs' 2> /de
 		echo "rdma-core's tests, $*: $(grep -E '^Ran ' "$out/suite"): $(grep -E '^(OK|FAILED)' "$out/suite")"
 	}
 	# each test and how it ended; why it was skipped, too
-	ended()
-	{
-		sed -nE -e 's/^([a-z_0-9]+ \([a-zA-Z_.0-9]+\))$/\1/p' -e 's/.*( \.\.\. (ok|skipped|FAIL|ERROR).*)/\1/p' "$1"
-	}
+	ended() { awk -f "$top/tests/clients/ended.awk" "$1"; }
 	for link in roce ib; do
 		suite --link $link
 		n=$(sed -n 's/^Ran \([0-9]*\) tests.*/\1/p' "$out/suite")

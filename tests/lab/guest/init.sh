@@ -20,6 +20,7 @@ share modules "/usr/lib/modules/$(uname -r)" ro,cache=loose
 share tree "$LAB_TREE" ro,cache=mmap
 [[ $LAB_BUILD/ == "$LAB_TREE"/* ]] || share build "$LAB_BUILD" ro,cache=mmap
 share out "$LAB_OUT" rw,cache=mmap
+[[ -z ${LAB_CORE:-} ]] || share core "$LAB_CORE" ro,cache=mmap
 
 hostname lab
 ip link set lo up
@@ -28,6 +29,11 @@ ulimit -c 0
 mkdir /run/lab
 export PATH=$PATH:$LAB_TREE/tests/lab/guest
 bash "$LAB_TREE/tests/lab/guest/${LAB_SIDE:+two-}net.sh" "${LAB_SIDE:-}" || fail "no soft-RoCE"
+
+# Another rdma-core is for the jobs only.
+if [[ -n ${LAB_CORE:-} ]]; then
+	export LD_LIBRARY_PATH=$LAB_CORE/lib PATH=$LAB_CORE/bin:$PATH
+fi
 
 # What a job leaves in its session ends with it.
 job() {
