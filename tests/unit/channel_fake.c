@@ -157,6 +157,14 @@ void dp_cq_all_told(struct dp_cq *cq)
 	ck_assert(!dp_try(&cq->lock));
 }
 
+bool dp_cq_gives(struct dp_cq *cq, bool solicited_only)
+{
+	const struct fake_cq *f = (struct fake_cq *)cq->cq;
+
+	ck_assert(!dp_try(&cq->lock));
+	return f->gives && (!solicited_only || f->gives_recv);
+}
+
 void dp_progress_hurry(void)
 {
 	hurried++;

@@ -19,6 +19,7 @@ struct fake_cq {
 	uint32_t reported; /* events that were read */
 	_Atomic int arms, last_arm;
 	_Atomic int looks, comes; /* in which look something becomes deliverable; 0: none */
+	bool gives, gives_recv; /* is there something that was not polled? */
 	bool comes_recv, comes_with_arm; /* a receive; in the look after the next arm */
 	struct dp_cq rec;
 };

@@ -397,6 +397,68 @@ START_TEST(held_and_solicited_only)
 }
 END_TEST
 
+/* As dp_poll_cq() does after it has given what there was. */
+static void polled(struct fake_cq *f)
+{
+	f->gives = false;
+	dp_take(&f->rec.lock);
+	if (dp_cq_armed_old(&f->rec))
+		dp_arm_polled(&f->rec);
+	dp_drop(&f->rec.lock);
+}
+
+START_TEST(unpolled_when_armed)
+{
+	struct ibv_comp_channel *ch = nonblocking_channel();
+	struct fake_cq a;
+
+	make_cq(&a, ch, true);
+	hold_in(&a);
+	for (int sol = 0; sol < 2; sol++) {
+		a.gives_recv = sol;
+		/* who sleeps without a poll wakes */
+		a.gives = true;
+		ibv_req_notify_cq(&a.cq, sol);
+		expect(ch, &a);
+		expect(ch, NULL);
+		dp_arm_raise_error(&a.rec);
+		expect(ch, NULL);
+		polled(&a);
+		/* who polls does not, and the arm stands */
+		a.gives = true;
+		ibv_req_notify_cq(&a.cq, sol);
+		polled(&a);
+		expect(ch, NULL);
+		dp_arm_raise_error(&a.rec);
+		expect(ch, &a);
+		/* something new came: that is the arm's event, who ever polls */
+		a.gives = true;
+		ibv_req_notify_cq(&a.cq, sol);
+		dp_arm_raise_error(&a.rec);
+		polled(&a);
+		expect(ch, &a);
+		expect(ch, NULL);
+		/* an event that is there already is not taken back */
+		ibv_req_notify_cq(&a.cq, sol);
+		dp_arm_raise_error(&a.rec);
+		a.gives = true;
+		ibv_req_notify_cq(&a.cq, sol);
+		polled(&a);
+		expect(ch, &a);
+		expect(ch, NULL);
+	}
+	/* what cannot have been asked for does not count */
+	a.gives = true;
+	a.gives_recv = false;
+	a.rec.armed = DP_ARM_NONE;
+	ibv_req_notify_cq(&a.cq, 1);
+	expect(ch, NULL);
+	dp_ack_cq_events(&a.cq, 8);
+	ck_assert(destroy_cq(&a, 0));
+	ck_assert_int_eq(dp_destroy_comp_channel(ch), 0);
+}
+END_TEST
+
 /* Armed while nobody looked at its completions: the program may have taken what the event is about. */
 START_TEST(armed_before_anything_could_be_held)
 {
@@ -524,6 +586,7 @@ int main(void)
 	tcase_add_test(tc, arming_wakes_the_progress_thread);
 	tcase_add_test(tc, what_is_held_makes_no_event);
 	tcase_add_test(tc, held_and_solicited_only);
+	tcase_add_test(tc, unpolled_when_armed);
 	tcase_add_test(tc, armed_before_anything_could_be_held);
 	tcase_add_test(tc, others_on_a_watched_channel);
 	tcase_add_test(tc, what_cannot_be_read);
