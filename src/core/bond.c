@@ -57,7 +57,7 @@ static void end_native(struct dp_bond *b, int reason)
 	b->state = NO;
 	b->refuse = true;
 	dp_qp_untrack(b->q, reason);
-	for (uint32_t r = 1; r < b->q->nrails; r++)
+	for (uint32_t r = 1; r < b->q->ntwins; r++)
 		if (b->q->rail[r].twin)
 			dp_twin_destroy(b->q, &b->q->rail[r]);
 	dp_spare_destroy(b->q);
@@ -118,7 +118,7 @@ unsigned dp_bond_make_twins(struct dp_bond *b, uint32_t limit)
 		}
 		made++;
 	}
-	q->nrails = n + 1;
+	q->nrails = q->ntwins = n + 1;
 	return made;
 }
 
@@ -241,8 +241,13 @@ static void unanswered(struct dp_timer *t)
 	dp_take(&q->ctl);
 	if (!b->ended && b->peer && (b->state == OFFERED || b->state == CONNECTING)) {
 		dp_warn("qp 0x%x: peer %s did not answer in time; one port", b->my_qpn, dp_peer_text(b->peer));
-		refuse(b, "no answer in time");
-		dp_bond_give_up(b, DP_FB_PEER_REFUSED);
+		/* a follower's twins are connected: the leader may be on its way over them, and its answer late */
+		if (b->state == CONNECTING && !leads(b)) {
+			dp_bond_only_respond(b, DP_FB_PEER_REFUSED);
+		} else {
+			refuse(b, "no answer in time");
+			dp_bond_give_up(b, DP_FB_PEER_REFUSED);
+		}
 	}
 	dp_drop(&q->ctl);
 }

@@ -250,7 +250,7 @@ void dp_bond_stop(bool at_exit)
 	if (!stop)
 		return;
 	dp_progress_stop();
-	dp_peer_stop();
+	dp_peer_stop(at_exit);
 }
 
 void dp_bond_after_fork(void)

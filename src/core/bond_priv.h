@@ -16,7 +16,7 @@ enum bond_state {
 	CONNECTED,  /* twins can receive; waits for the program's RTS */
 	PROBING,
 	UP,
-	RESPONDER, /* nothing of ours can go to the twins (no remote access), but the peer's may */
+	RESPONDER, /* nothing of ours goes to the twins (no remote access, no answer), but the peer's may */
 	NO,
 };
 
@@ -82,6 +82,8 @@ void dp_bond_connected(struct dp_bond *b);
 
 /* bond_switch.c: twins to RTS, probe, switch or give up */
 void dp_bond_probe(struct dp_bond *b);
+/* Nothing goes to the peer's twins, for that reason, but what it sends over them is answered. */
+void dp_bond_only_respond(struct dp_bond *b, enum dp_fallback reason);
 /* What rail r's port is called. */
 const char *dp_rail_port(const struct dp_qp *q, uint32_t r, char buf[DP_PORT_TEXT]);
 

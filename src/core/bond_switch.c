@@ -38,18 +38,28 @@ static void set_weights(struct dp_qp *q)
 		q->policy.weight[r] = 1;
 }
 
-/* Closes the gaps that failed rails left. With scq->lock and lock held: look-ups find rails by pointer. */
+static void place(struct dp_qp *q, uint32_t r, const struct dp_rail *rail)
+{
+	q->rail[r] = *rail;
+	q->rail[r].idx = r;
+	if (rail->twin)
+		dp_hmap_put(&rail->sib->twins, rail->twin->qp_num, &q->rail[r]);
+}
+
+/* Closes the gaps that rails without twins, or mute ones, leave. With scq->lock and lock held: look-ups find rails by pointer. */
 static void compact(struct dp_qp *q)
 {
 	uint32_t n = 1;
 
 	for (uint32_t r = 1; r < q->nrails; r++) {
-		if (!q->rail[r].twin)
+		struct dp_rail other;
+
+		if (!q->rail[r].twin || q->rail[r].mute)
 			continue;
 		if (r != n) {
-			q->rail[n] = q->rail[r];
-			q->rail[n].idx = n;
-			dp_hmap_put(&q->rail[n].sib->twins, q->rail[n].twin->qp_num, &q->rail[n]);
+			other = q->rail[n];
+			place(q, n, &q->rail[r]);
+			place(q, r, &other);
 		}
 		n++;
 	}
@@ -92,7 +102,7 @@ static int prepare_rails(struct dp_bond *b)
 	for (uint32_t r = 0; r < q->nrails; r++) {
 		struct dp_rail *rail = &q->rail[r];
 
-		if (r && !rail->twin)
+		if (r && (!rail->twin || rail->mute))
 			continue;
 		rail->chain.sge = calloc((size_t)DP_BATCH * (q->cap.max_send_sge ? q->cap.max_send_sge : 1),
 					 sizeof(*rail->chain.sge));
@@ -119,14 +129,14 @@ static void banner(const struct dp_bond *b)
 	       dp_gid_text(&b->peer_gid, peer, sizeof(peer)), b->peer_qpn, rails);
 }
 
-/* Nothing of ours can go to the peer's twins, or is to, but what it sends over them is answered. */
-static void only_respond(struct dp_bond *b, enum dp_fallback reason)
+void dp_bond_only_respond(struct dp_bond *b, enum dp_fallback reason)
 {
 	char peer[64];
 
+	dp_timer_disarm(&b->timer);
 	b->state = RESPONDER;
 	dp_bond_put_keys(b);
-	if (reason == DP_FB_LAG)
+	if (reason != DP_FB_NO_REMOTE_ACCESS)
 		dp_stats_unbonded(dp_gid_text(&b->peer_gid, peer, sizeof(peer)), reason);
 	dp_qp_untrack(b->q, reason);
 	dp_bond_settled(b->q);
@@ -147,15 +157,15 @@ static void switch_over(struct dp_bond *b)
 		}
 		dp_warn("qp 0x%x: no way from %s to %s: the probe %s", q->qp_num, q->rail[r].sib->text,
 			b->theirs[r].text, q->rail[r].probe == DP_PROBE_SENT ? "was not answered" : "failed");
-		dp_twin_destroy(q, &q->rail[r]);
+		/* the peer's may have been, and it may be sending already */
+		q->rail[r].mute = true;
 	}
 	if (!good) {
-		dp_bond_tell(b, DP_BOND_BYE);
-		dp_bond_give_up(b, DP_FB_PROBE_FAILED);
+		dp_bond_only_respond(b, DP_FB_PROBE_FAILED);
 		return;
 	}
 	if (pin(q, 0)) {
-		only_respond(b, DP_FB_LAG);
+		dp_bond_only_respond(b, DP_FB_LAG);
 		return;
 	}
 	ret = prepare_rails(b);
@@ -188,8 +198,7 @@ static void switch_over(struct dp_bond *b)
 	dp_drop(&q->scq->lock);
 	if (ret) {
 		dp_warn("qp 0x%x: cannot bond: %s", q->qp_num, strerror(-ret));
-		dp_bond_tell(b, DP_BOND_BYE);
-		dp_bond_give_up(b, DP_FB_TWIN_QP_FAILED);
+		dp_bond_only_respond(b, DP_FB_TWIN_QP_FAILED);
 		return;
 	}
 	b->state = UP;
@@ -253,7 +262,7 @@ void dp_bond_probe(struct dp_bond *b)
 			  (b->theirs[r].access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
 	if (!access) {
 		answer_by_all(b);
-		only_respond(b, DP_FB_NO_REMOTE_ACCESS);
+		dp_bond_only_respond(b, DP_FB_NO_REMOTE_ACCESS);
 		return;
 	}
 	b->state = PROBING;
@@ -266,7 +275,7 @@ void dp_bond_probe(struct dp_bond *b)
 			continue;
 		ret = dp_twin_rts(q, &q->rail[r], &b->mine[r], &b->theirs[r]);
 		if (!ret && pin(q, r)) {
-			only_respond(b, DP_FB_LAG);
+			dp_bond_only_respond(b, DP_FB_LAG);
 			return;
 		}
 		if (!ret)
@@ -294,7 +303,7 @@ int dp_bond_access(struct dp_qp *q)
 	if (q->spare && q->spare->rts)
 		dp_twin_access(q, q->spare);
 
-	for (uint32_t r = 1; r < q->nrails; r++) {
+	for (uint32_t r = 1; r < q->ntwins; r++) {
 		struct dp_rail *rail = &q->rail[r];
 		int ret = 0;
 

@@ -87,7 +87,7 @@ static void on_twin(const struct ibv_qp *twin, enum ibv_event_type type)
 		bool found = false;
 
 		dp_take(&q->ctl);
-		for (uint32_t r = 1; r < q->nrails && !b->ended && !q->going; r++) {
+		for (uint32_t r = 1; r < q->ntwins && !b->ended && !q->going; r++) {
 			found = q->rail[r].twin == twin;
 			if (found) {
 				dp_tell_twin(q, q->rail[r].twin, type);

@@ -477,6 +477,7 @@ struct dp_rail {
 	uint64_t probe_ns; /* when it was posted */
 	enum { DP_PROBE_NONE, DP_PROBE_SENT, DP_PROBE_OK, DP_PROBE_FAILED } probe;
 	bool rts, dead;
+	bool mute; /* its probe was not answered: nothing goes there, but the peer's may come */
 	struct dp_flow *flow;
 	struct dp_chain chain;
 };
@@ -510,7 +511,8 @@ struct dp_qp {
 
 	/* with lock */
 	uint32_t nrails;
-	struct dp_rail *rail; /* [nrails] once bonded */
+	uint32_t ntwins; /* with rail 0, and those that are mute, which stand last */
+	struct dp_rail *rail; /* [ntwins] */
 	struct dp_rail *spare; /* spare.c, idx 0; NULL: there is none */
 	struct dp_order order;
 	struct dp_slot *slot;	   /* [order.mask + 1] */

@@ -222,7 +222,7 @@ static void twins_to_err(struct dp_qp *q)
 		return;
 	q->twins_err = true;
 	q->fail_deadline = dp_now_ns() + FLUSH_LIMIT_NS;
-	for (uint32_t r = 1; r < q->nrails; r++)
+	for (uint32_t r = 1; r < q->ntwins; r++)
 		if (q->rail[r].twin)
 			to_err(q, q->rail[r].twin);
 }

@@ -258,7 +258,7 @@ static void free_tracking(struct dp_qp *q)
 		free(q->rail[r].chain.sge);
 	free(q->rail);
 	q->rail = NULL;
-	q->nrails = 0;
+	q->nrails = q->ntwins = 0;
 }
 
 void dp_qp_teardown(struct dp_qp *q)
@@ -283,7 +283,7 @@ void dp_qp_teardown(struct dp_qp *q)
 		dp_cq_purge(q->rcq, q->qp_num);
 		dp_drop(&q->rcq->lock);
 	}
-	for (uint32_t r = 1; r < q->nrails; r++)
+	for (uint32_t r = 1; r < q->ntwins; r++)
 		if (q->rail[r].twin)
 			dp_twin_destroy(q, &q->rail[r]);
 	dp_spare_destroy(q);

@@ -252,10 +252,10 @@ static void handle(const struct sn_pkt *p, const uint8_t *payload, uint64_t now)
 		return;
 	if (sn_unreliable(q))
 		sn_unreliable_in(q, p, payload);
-	else if (p->op >= SN_READ_RSP)
-		sn_requester_in(q, p, payload, now);
-	else
+	else if (p->op < SN_READ_RSP)
 		sn_responder_in(q, p, payload, now);
+	else if (!sn_port_deaf(q->dev))
+		sn_requester_in(q, p, payload, now);
 }
 
 static void came_in(struct sn_from *from, const struct sn_pkt *p)

@@ -76,6 +76,8 @@ static bool parse_what(char **w, int n, struct sn_fault *f)
 		f->what = SN_FAULT_UP;
 	} else if (n == 1 && !strcmp(w[0], "silence")) {
 		f->what = SN_FAULT_SILENCE;
+	} else if (n == 1 && !strcmp(w[0], "deaf")) {
+		f->what = SN_FAULT_DEAF;
 	} else if (n == 2 && !strcmp(w[0], "qp-error")) {
 		f->what = SN_FAULT_QP_ERROR;
 		f->a = 0; /* all */
@@ -149,6 +151,9 @@ static void change_port(const struct sn_fault *f)
 		break;
 	case SN_FAULT_SILENCE:
 		atomic_fetch_or(&p->dark, SN_DARK_SILENT);
+		break;
+	case SN_FAULT_DEAF:
+		atomic_fetch_or(&p->dark, SN_DARK_DEAF);
 		break;
 	case SN_FAULT_UP:
 		atomic_store(&p->dark, 0);
@@ -226,6 +231,7 @@ static void hear_of(const struct sn_fault *f)
 		sn_qp_break(f->dev, f->a);
 		break;
 	case SN_FAULT_SILENCE:
+	case SN_FAULT_DEAF:
 		break;
 	}
 }

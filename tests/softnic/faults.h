@@ -17,7 +17,12 @@ void sn_faults_count(uint32_t dev);	/* a packet of the port is sent */
 /* Packets are lost, on their way out and in. */
 static inline bool sn_port_dark(uint32_t dev)
 {
-	return atomic_load_explicit(&sn_shared->devs[dev].port.dark, memory_order_relaxed);
+	return atomic_load_explicit(&sn_shared->devs[dev].port.dark, memory_order_relaxed) & (SN_DARK_DOWN | SN_DARK_SILENT);
+}
+
+static inline bool sn_port_deaf(uint32_t dev)
+{
+	return atomic_load_explicit(&sn_shared->devs[dev].port.dark, memory_order_relaxed) & SN_DARK_DEAF;
 }
 
 #endif

@@ -26,8 +26,8 @@ struct sn_gid {
 	uint8_t valid;
 };
 
-/* Why a port neither sends nor takes anything. */
-enum sn_dark { SN_DARK_DOWN = 1, SN_DARK_SILENT = 2 };
+/* Why a port neither sends nor takes anything; deaf: why it takes no responses. */
+enum sn_dark { SN_DARK_DOWN = 1, SN_DARK_SILENT = 2, SN_DARK_DEAF = 4 };
 
 /* What is drawn for, each in a row of its own: the nth message has the same lot whatever else there is. */
 enum sn_draw { SN_DRAW_MESSAGE, SN_DRAW_ANSWER, SN_DRAW_COMPLETION, SN_DRAW_PLACE, SN_DRAWS };
@@ -80,7 +80,7 @@ struct sn_proc {
 	uint64_t started;		/* of /proc/PID/stat, since pids are reused */
 };
 
-enum sn_fault_what { SN_FAULT_DOWN, SN_FAULT_UP, SN_FAULT_SILENCE, SN_FAULT_QP_ERROR, SN_FAULT_EVENT,
+enum sn_fault_what { SN_FAULT_DOWN, SN_FAULT_UP, SN_FAULT_SILENCE, SN_FAULT_DEAF, SN_FAULT_QP_ERROR, SN_FAULT_EVENT,
 		     SN_FAULT_GID_MOVE };
 
 /* A line of the file that --faults names. */

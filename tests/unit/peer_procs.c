@@ -297,10 +297,10 @@ static void do_fork(void)
 		n = before - count_dir("/proc/self/fd");
 		if (dp_peer_call(do_count, NULL) != -ESRCH)
 			_exit(101);
-		dp_peer_stop(); /* nothing was started here */
+		dp_peer_stop(false); /* nothing was started here */
 		if (!NO_THREAD_AFTER_FORK) {
 			err = dp_peer_start(&h, NULL);
-			dp_peer_stop();
+			dp_peer_stop(false);
 		}
 		_exit(err ? 100 : n);
 	}
@@ -393,7 +393,7 @@ static void command(char *line)
 	} else if (!strcmp(word, "stop")) {
 		uint64_t t = now();
 
-		dp_peer_stop();
+		dp_peer_stop(false);
 		say("stopped %llu", (unsigned long long)(now() - t) / 1000000);
 	} else if (!strcmp(word, "stat")) {
 		say("stat %d %d", count_dir("/proc/self/task"), count_dir("/proc/self/fd"));

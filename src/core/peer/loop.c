@@ -133,6 +133,8 @@ void dp_later_free(void *p)
 
 static void free_garbage(void)
 {
+	if (dp_peer_leaving())
+		return;
 	while (dp_peering->ngarbage)
 		free(dp_peering->garbage[--dp_peering->ngarbage]);
 }

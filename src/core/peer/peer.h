@@ -32,8 +32,11 @@ struct dp_peer_handler { /* all [control] */
  * come from dp_cfg. thread_init runs first on the new thread. 0 or -errno.
  */
 int dp_peer_start(const struct dp_peer_handler *handler, void (*thread_init)(void));
-/* The last stop closes every connection and joins the thread (within a second, else detaches it). */
-void dp_peer_stop(void);
+/*
+ * The last stop closes every connection and joins the thread (within a second, else detaches it). at_exit: other threads may
+ * still use what they have of peers, so nothing of that is freed.
+ */
+void dp_peer_stop(bool at_exit);
 /* In a forked child: closes what was inherited, without a thread or a message; then as never started. */
 void dp_peer_after_fork(void);
 

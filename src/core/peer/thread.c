@@ -25,6 +25,7 @@ static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t box = PTHREAD_MUTEX_INITIALIZER;
 static unsigned starts;
 static pthread_t thread;
+static _Atomic bool leaving; /* nothing is freed any more */
 static _Atomic bool thread_lives; /* also of one that was detached because it did not end in time */
 static struct mail *first, **last = &first;
 static bool box_open, ending;
@@ -89,7 +90,9 @@ static void *control(void *arg)
 	if (dp_peering->thread_init)
 		dp_peering->thread_init();
 	dp_loop_run(run_mail);
-	dp_peering_free();
+	/* at exit(), threads of the program go on, and may be looking at a peer */
+	if (!leaving)
+		dp_peering_free();
 	atomic_store(&thread_lives, false);
 	return NULL;
 }
@@ -155,7 +158,12 @@ out:
 	return err;
 }
 
-void dp_peer_stop(void)
+bool dp_peer_leaving(void)
+{
+	return leaving;
+}
+
+void dp_peer_stop(bool at_exit)
 {
 	struct timespec until;
 
@@ -165,6 +173,7 @@ void dp_peer_stop(void)
 		goto out;
 	pthread_mutex_lock(&box);
 	ending = true;
+	leaving = at_exit;
 	if (box_open)
 		dp_loop_wake();
 	pthread_mutex_unlock(&box);
@@ -185,7 +194,7 @@ void dp_peer_after_fork(void)
 	pthread_mutex_init(&life, NULL);
 	pthread_mutex_init(&box, NULL);
 	starts = 0;
-	box_open = ending = false;
+	box_open = ending = leaving = false;
 	first = NULL;
 	last = &first;
 	on_control = false;
