@@ -104,16 +104,12 @@ static void update(struct dp_qp *q, uint32_t r, uint64_t now)
 
 void dp_meter_update(struct dp_qp *q)
 {
-	const struct dp_order *o = &q->order;
 	uint64_t now = 0;
 
 	if (!dp_meter_needed(q) && !timed())
 		return;
 	for (uint32_t r = 0; r < q->nrails; r++) {
 		if (!dp_meter_of_note(q, r))
-			continue;
-		if (o->sent[r] == q->rail[r].metered_sent && o->arrived[r] == q->rail[r].metered_arrived &&
-		    o->bytes[r] == q->rail[r].metered_planned)
 			continue;
 		if (!now)
 			now = dp_now_ns();

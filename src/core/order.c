@@ -97,14 +97,6 @@ int dp_order_grow(struct dp_order *o)
 	return 0;
 }
 
-bool dp_order_siblings_idle(const struct dp_order *o)
-{
-	for (uint32_t r = 1; r < o->nrails; r++)
-		if (dp_order_outstanding(o, r))
-			return false;
-	return true;
-}
-
 int dp_order_widen(struct dp_order *o, uint32_t nrails)
 {
 	struct dp_op_rail *rail = calloc((o->mask + 1) * nrails, sizeof(*rail));
@@ -140,20 +132,18 @@ void dp_order_unbond(struct dp_order *o)
 }
 
 static void after_done(struct dp_order *o, uint32_t rail);
+static void retire(struct dp_order *o);
 
-void dp_order_flush_over(struct dp_order *o)
+void dp_order_flush_over(struct dp_order *o, uint32_t rail)
 {
-	if (!(o->flush & 1))
+	if (!rail && !(o->flush & 1))
 		return;
-	o->flush &= ~UINT32_C(1);
-	after_done(o, 0);
-}
-
-void dp_order_flush_lost(struct dp_order *o, uint32_t rail)
-{
 	o->flush &= ~(UINT32_C(1) << rail);
-	raise_to(&o->visible[rail], o->done[rail]);
+	/* of rail 0 nobody asks for more than acknowledgements now */
+	if (rail)
+		raise_to(&o->visible[rail], o->done[rail]);
 	after_done(o, rail);
+	retire(o);
 }
 
 /* What is at or before this number on a rail concerns nobody any more. */
@@ -295,25 +285,25 @@ static void clear_waits(const struct dp_order *o, struct waits *w)
 		w->rail0[r] = w->siblings[r] = 0;
 }
 
-/* What op d, entered with these numbers, needs to be visible on rail r. */
-static void want_visible(struct dp_order *o, const struct dp_op_desc *d, uint32_t r, const struct dp_op_rail *or)
+/* What an op, entered with these numbers, needs to be visible on rail r. */
+static void want_visible(struct dp_order *o, unsigned flags, uint32_t r, const struct dp_op_rail *or)
 {
-	if (d->flags & DP_OP_STRONG)
+	if (flags & DP_OP_STRONG)
 		raise_to(&o->want[r], or->wait0);
 	if (!(o->flush >> r & 1))
 		return;
 	raise_to(&o->want[r], or->wait0);
 	raise_to(&o->want[r], or->waits);
-	if (d->flags & DP_OP_SIGNALED)
+	if (flags & DP_OP_SIGNALED)
 		raise_to(&o->want[r], or->seq);
 }
 
-/* Does what op d has on rail r write to the peer's memory? */
-static bool writes(const struct dp_op_desc *d, uint32_t r, struct dp_range remote)
+/* Does what an op has on rail r write to the peer's memory? */
+static bool writes(unsigned flags, uint32_t r, struct dp_range remote)
 {
-	if (d->flags & DP_OP_READ)
+	if (flags & DP_OP_READ)
 		return false;
-	return !empty(remote) || (r == 0 && !(d->flags & (DP_OP_BULK | DP_OP_PLAIN)));
+	return !empty(remote) || (r == 0 && !(flags & (DP_OP_BULK | DP_OP_PLAIN)));
 }
 
 /* Enters the op at o->next and raises the marks that later ops look at. */
@@ -339,10 +329,10 @@ static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct d
 		or->last_write = o->last_write[r];
 		if (here && (d->flags & (DP_OP_READ | DP_OP_ATOMIC)))
 			o->last_read[r] = o->planned[r];
-		if (here && writes(d, r, remote[r]))
+		if (here && writes(d->flags, r, remote[r]))
 			o->last_write[r] = o->planned[r];
 		if (o->flush || (d->flags & DP_OP_STRONG))
-			want_visible(o, d, r, or);
+			want_visible(o, d->flags, r, or);
 		hull_add(&o->hull[r], remote[r]);
 		hull_add(&o->lhull[r], local[r]);
 		o->bytes[r] += size_of(remote[r]);
@@ -371,15 +361,14 @@ static bool would_wait(const struct dp_order *o, const struct waits *w)
 }
 
 /*
- * A signal that goes on rail 0 alone, the most frequent op: as the rest of dp_order_add() and enter() would. Field by
- * field, since compilers make whole structs elsewhere and copy them.
+ * A signal that goes on rail 0 alone, the most frequent op: as the rest of dp_order_add() and enter() would, but for
+ * what lone ones do not have. Field by field, since compilers make whole structs elsewhere and copy them.
  */
-static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
+static inline __attribute__((always_inline)) uint64_t enter_signal(struct dp_order *o, unsigned flags, struct dp_range remote)
 {
-	uint64_t pos = o->next, wait = drains(o, d->flags) ? UINT64_MAX : 0;
+	uint64_t pos = o->next, wait = drains(o, flags) ? UINT64_MAX : 0;
 	struct dp_op_rail *or = dp_order_rail(o, pos, 0);
 	struct dp_op *op = dp_order_op(o, pos);
-	unsigned flags = d->flags;
 
 	op->flags = flags;
 	op->whole = true;
@@ -388,17 +377,15 @@ static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
 	op->before.signal = o->last_signal;
 	op->before.signaled = o->last_signaled;
 	op->before.all = o->last_all;
-	or->remote = d->remote;
-	or->local = d->local;
+	or->remote = remote;
+	or->local = (struct dp_range){ 0, 0 };
 	or->seq = pos + 1;
 	or->wait0 = or->waits = 0;
 	or->last_read = o->last_read[0];
 	or->last_write = o->last_write[0];
 	o->planned[0] = o->next = o->last_signal = pos + 1;
-	if (writes(d, 0, d->remote))
+	if (writes(flags, 0, remote))
 		o->last_write[0] = pos + 1;
-	if (o->flush & 1)
-		want_visible(o, d, 0, or);
 	for (uint32_t r = 1; r < o->nrails; r++) {
 		uint64_t planned = o->planned[r];
 
@@ -409,19 +396,122 @@ static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
 		or->waits = 0;
 		or->last_read = o->last_read[r];
 		or->last_write = o->last_write[r];
-		if (o->flush || (flags & DP_OP_STRONG))
-			want_visible(o, d, r, or);
 	}
-	hull_add(&o->hull[0], d->remote);
-	o->bytes[0] += size_of(d->remote);
+	hull_add(&o->hull[0], remote);
+	o->bytes[0] += size_of(remote);
 	if (flags & DP_OP_SIGNALED)
 		o->last_signaled = pos + 1;
-	if (!empty(d->local))
-		hull_add(&o->lhull[0], d->local);
-	if (flags & (DP_OP_READ | DP_OP_ATOMIC))
+	return pos;
+}
+
+static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
+{
+	uint64_t pos = enter_signal(o, d->flags, d->remote);
+
+	dp_order_rail(o, pos, 0)->local = d->local;
+	hull_add(&o->lhull[0], d->local);
+	if (d->flags & (DP_OP_READ | DP_OP_ATOMIC))
 		o->last_read[0] = pos + 1;
-	if (flags & DP_OP_ALL)
+	if (d->flags & DP_OP_ALL)
 		o->last_all = pos + 1;
+	for (uint32_t r = 0; (o->flush || (d->flags & DP_OP_STRONG)) && r < o->nrails; r++)
+		if (r || (o->flush & 1))
+			want_visible(o, d->flags, r, dp_order_rail(o, pos, r));
+	return pos;
+}
+
+uint64_t dp_order_add_lone(struct dp_order *o, unsigned flags, uint64_t lo, uint64_t hi)
+{
+	uint64_t pos = enter_signal(o, flags, (struct dp_range){ lo, hi });
+
+	if (__builtin_expect(o->flush || (flags & DP_OP_STRONG), 0))
+		for (uint32_t r = 1; r < o->nrails; r++)
+			want_visible(o, flags, r, dp_order_rail(o, pos, r));
+	o->sent[0] += hi - lo;
+	o->post0 = pos + 1;
+	/* nothing is to be posted on siblings for it if nothing is for those before it */
+	if (o->posts == pos)
+		o->posts = pos + 1;
+	return pos;
+}
+
+/* Is the range clear of what is outstanding on rail e? By the hulls: true is certain. */
+static inline bool clear_of(const struct dp_order *o, uint32_t e, uint64_t lo, uint64_t hi, const struct dp_range hull[])
+{
+	/* none of the two is empty, but for hulls of { 0, 0 } */
+	return o->planned[e] == o->done[e] || hi <= hull[e].lo || lo >= hull[e].hi;
+}
+
+/* Has a bulk WR nothing to wait for? */
+static inline bool is_free(const struct dp_order *o, unsigned flags, uint64_t remote, uint64_t local,
+			   const struct dp_part *part)
+{
+	uint32_t nr = o->nrails;
+
+	if (o->mode == DP_ORDER_RELAXED)
+		return true;
+	if (o->mode == DP_ORDER_RC || (o->mode == DP_ORDER_STRICT && o->last_signal > o->done[0]) ||
+	    o->last_all > o->done[0])
+		return false;
+	for (uint32_t r = 0; r < nr; r++) {
+		uint64_t from = part[r].offset, to = from + part[r].len;
+
+		for (uint32_t e = 0; e < nr && from != to; e++)
+			if (e != r && (!clear_of(o, e, remote + from, remote + to, o->hull) ||
+				       ((flags & DP_OP_READ) && !clear_of(o, e, local + from, local + to, o->lhull))))
+				return false;
+	}
+	return true;
+}
+
+uint64_t dp_order_add_free(struct dp_order *o, unsigned flags, uint64_t remote, uint64_t local, const struct dp_part *part)
+{
+	uint64_t pos = o->next, waits0 = o->mode == DP_ORDER_STRICT ? o->last_signal : 0;
+	struct dp_op_rail *or = dp_order_rail(o, pos, 0);
+	struct dp_op *op = dp_order_op(o, pos);
+	uint64_t *last = flags & DP_OP_READ ? o->last_read : o->last_write;
+	uint32_t nr = o->nrails;
+
+	if (!is_free(o, flags, remote, local, part))
+		return UINT64_MAX;
+	op->flags = flags;
+	op->whole = false;
+	op->behind = DP_BEHIND_NOT;
+	op->full0 = op->fulls = 0;
+	op->before.signal = o->last_signal;
+	op->before.signaled = o->last_signaled;
+	op->before.all = o->last_all;
+	o->next = o->post0 = o->posts = pos + 1;
+	if (flags & DP_OP_SIGNALED)
+		o->last_signaled = pos + 1;
+	for (uint32_t r = 0; r < nr; r++, or++) {
+		uint64_t len = part[r].len, seq = o->planned[r] + (!r || len);
+
+		o->planned[r] = or->seq = seq;
+		or->wait0 = 0;
+		or->waits = waits0;
+		waits0 = 0;
+		or->last_read = o->last_read[r];
+		or->last_write = o->last_write[r];
+		or->remote = or->local = (struct dp_range){ 0, 0 };
+		if (!len) {
+			/* one without bytes on rail 0 is a READ there all the same, but no WRITE */
+			if (!r && (flags & DP_OP_READ))
+				last[0] = seq;
+			continue;
+		}
+		or->remote.lo = remote + part[r].offset;
+		or->remote.hi = or->remote.lo + len;
+		hull_add(&o->hull[r], or->remote);
+		if (flags & DP_OP_READ) {
+			or->local.lo = local + part[r].offset;
+			or->local.hi = or->local.lo + len;
+			hull_add(&o->lhull[r], or->local);
+		}
+		o->bytes[r] += len;
+		o->sent[r] += len;
+		last[r] = seq;
+	}
 	return pos;
 }
 
@@ -577,7 +667,6 @@ static void after_done(struct dp_order *o, uint32_t rail)
 		o->visible[rail] = o->done[rail];
 	if (settled(o, rail) == o->planned[rail])
 		o->hull[rail] = o->lhull[rail] = (struct dp_range){ 0, 0 };
-	retire(o);
 }
 
 void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq)
@@ -589,6 +678,7 @@ void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq)
 	for (uint64_t *p = &o->counted[rail]; *p < o->next && dp_order_rail(o, *p, rail)->seq <= seq; ++*p)
 		arrive(o, rail, size_of(dp_order_rail(o, *p, rail)->remote));
 	after_done(o, rail);
+	retire(o);
 }
 
 bool dp_order_flush_due(const struct dp_order *o, uint32_t rail, uint64_t posted)
@@ -609,6 +699,7 @@ void dp_order_flushed(struct dp_order *o, uint32_t rail, uint64_t covers)
 	dp_order_done(o, rail, covers);
 	raise_to(&o->visible[rail], covers);
 	after_done(o, rail);
+	retire(o);
 }
 
 uint64_t dp_order_match(struct dp_order *o)
@@ -637,11 +728,8 @@ uint64_t dp_order_take(struct dp_order *o)
 	o->match = o->deliver = o->tail = o->counted[0] = pos + 1;
 	raise_to(&o->done[0], pos + 1);
 	arrive(o, 0, size_of(or->remote));
-	if (o->visible[0] >= o->last_write[0])
-		o->visible[0] = o->done[0];
-	if (o->done[0] == o->planned[0])
-		o->hull[0] = o->lhull[0] = (struct dp_range){ 0, 0 };
-	raise_to(&o->posts, pos + 1);
+	after_done(o, 0);
+	raise_to(&o->posts, pos + 1); /* as retire() */
 	return pos;
 }
 

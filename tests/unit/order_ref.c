@@ -570,7 +570,7 @@ void world_spare_lost(struct world *w)
 	if (!(r->flush & 1))
 		return;
 	world_unbond(w);
-	dp_order_flush_over(&w->o);
+	dp_order_flush_over(&w->o, 0);
 	r->flush &= ~1u;
 	r->flush0 = 0;
 	r->flushing[0] = 0;
@@ -584,7 +584,7 @@ void world_rail_lost(struct world *w, uint32_t rail)
 	struct ref *r = &w->r;
 
 	world_unbond(w);
-	dp_order_flush_over(&w->o);
+	dp_order_flush_over(&w->o, 0);
 	/* nothing goes any more, so that nothing can go too early */
 	if (r->flush & 1)
 		r->acked[0] = r->nic[0];
