@@ -5,30 +5,24 @@
  */
 #include "qp.h"
 
-/* Room and keys for the parts; lkey, rkey: by rail. */
-static inline bool ready(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part, uint32_t lkey[],
-			 uint32_t rkey[], const struct dp_rkeys **rkeys)
+/* Room and keys for the parts. NULL: not all of them. */
+static inline const uint32_t *ready(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part,
+				    const struct dp_rkeys **rkeys)
 {
 	const struct dp_rkeys *keys = NULL;
 	enum dp_fallback why;
-	const uint32_t *lkeys;
 
 	/* what goes whole for a reason is counted in post.c */
 	if (q->rpd && dp_rpd_usable(q->rpd, &why))
 		keys = dp_qp_rkeys(q, wr->wr.rdma.rkey);
-	lkeys = keys ? dp_mr_lkeys(q->c, wr->sg_list->lkey) : NULL;
-	if (!lkeys)
-		return false;
-	for (uint32_t r = 1; r < q->nrails; r++) {
-		const struct dp_rail *rail = &q->rail[r];
-
-		if ((part[r].len && (!rail->max_sge || !dp_qp_room_on(q, r))) || rail->peer_sib_idx >= keys->n)
-			return false;
-		lkey[r] = lkeys[rail->sib_idx];
-		rkey[r] = keys->key[rail->peer_sib_idx];
-	}
+	if (!keys)
+		return NULL;
+	for (uint32_t r = 1, nr = q->nrails; r < nr; r++)
+		if (q->rail[r].peer_sib_idx >= keys->n ||
+		    (part[r].len && (!q->rail[r].max_sge || !dp_qp_room_on(q, r))))
+			return NULL;
 	*rkeys = keys;
-	return true;
+	return dp_mr_lkeys(q->c, wr->sg_list->lkey);
 }
 
 static inline void put(struct dp_chain *ch, const struct ibv_send_wr *wr, const struct dp_part *part, uint64_t wr_id,
@@ -64,7 +58,8 @@ static inline void put(struct dp_chain *ch, const struct ibv_send_wr *wr, const 
 static inline __attribute__((always_inline)) bool add(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
 	unsigned flags = DP_OP_BULK | DP_OP_PLAIN | dp_qp_signaled(q, wr->send_flags), bytes_on;
-	uint32_t len = wr->sg_list->length, lkey[DP_MAX_RAILS], rkey[DP_MAX_RAILS];
+	uint32_t len = wr->sg_list->length;
+	const uint32_t *lkeys;
 	uint64_t pos, remote = wr->wr.rdma.remote_addr;
 	struct dp_order *o = &q->order;
 	const struct dp_rkeys *keys;
@@ -77,7 +72,10 @@ static inline __attribute__((always_inline)) bool add(struct dp_qp *q, const str
 	bytes_on = dp_qp_cut(q, remote, len);
 	part = q->cut.part;
 	/* all on rail 0: no parts */
-	if ((bytes_on < 2 && part[0].len) || !ready(q, wr, part, lkey, rkey, &keys))
+	if (bytes_on < 2 && part[0].len)
+		return false;
+	lkeys = ready(q, wr, part, &keys);
+	if (!lkeys)
 		return false;
 	if (wr->opcode == IBV_WR_RDMA_READ)
 		flags |= DP_OP_READ;
@@ -87,14 +85,15 @@ static inline __attribute__((always_inline)) bool add(struct dp_qp *q, const str
 	s = dp_qp_slot(q, pos);
 	dp_slot_fill(s, wr->wr_id, len, wr->opcode);
 	put(&q->rail[0].chain, wr, &part[0], wr->wr_id, wr->send_flags, wr->sg_list->lkey, wr->wr.rdma.rkey);
-	for (uint32_t r = 1; r < q->nrails; r++) {
+	for (uint32_t r = 1, nr = q->nrails; r < nr; r++) {
+		struct dp_rail *rail = &q->rail[r];
 		uint64_t seq = o->planned[r];
 
 		if (!part[r].len)
 			continue;
 		/* the last of the chain will be signalled */
-		put(&q->rail[r].chain, wr, &part[r], seq, 0, lkey[r], rkey[r]);
-		if (q->rail[r].flushes && wr->opcode == IBV_WR_RDMA_WRITE)
+		put(&rail->chain, wr, &part[r], seq, 0, lkeys[rail->sib_idx], keys->key[rail->peer_sib_idx]);
+		if (rail->flushes && wr->opcode == IBV_WR_RDMA_WRITE)
 			dp_flush_wrote(q, r, seq, wr->wr.rdma.remote_addr + part[r].offset + part[r].len - 1,
 				       wr->wr.rdma.rkey, keys);
 	}
@@ -107,18 +106,19 @@ bool dp_bulk_add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	return wr->num_sge == 1 && dp_bulk_like(wr, wr->sg_list->length) && add(q, wr);
 }
 
-bool dp_bulk_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, int *ret)
+int dp_bulk_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
 {
 	bool refused = false;
 	unsigned accepted;
+	int ret;
 
 	dp_take(&q->lock);
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED || !add(q, wr)) {
 		dp_drop(&q->lock);
-		return false;
+		return dp_post_tracked(q, wr, bad, session);
 	}
-	*ret = dp_chain_post0(q, &accepted);
-	if (__builtin_expect(*ret, 0)) {
+	ret = dp_chain_post0(q, &accepted);
+	if (__builtin_expect(ret, 0)) {
 		*bad = wr;
 		dp_order_undo(&q->order);
 		dp_chain_drop(q);
@@ -130,5 +130,5 @@ bool dp_bulk_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **
 	dp_drop(&q->lock);
 	if (__builtin_expect(refused, 0))
 		dp_qp_sibling_refused(q);
-	return true;
+	return ret;
 }

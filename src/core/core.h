@@ -406,6 +406,7 @@ struct dp_rail {
 	uint64_t seen;	 /* newest number that a completion, good or bad, was polled for */
 	uint32_t signaled; /* WRs posted whose completion counts in icq->pending */
 	uint64_t metered_sent, metered_arrived, metered_planned; /* what the port's meter was told */
+	uint64_t quiet_from, quiet_n; /* while so many bytes, or up to n more, are under way, it need not be told; n 0: never */
 	uint64_t probe_ns; /* when it was posted */
 	enum { DP_PROBE_NONE, DP_PROBE_SENT, DP_PROBE_OK, DP_PROBE_FAILED } probe;
 	bool rts, dead;

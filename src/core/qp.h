@@ -108,19 +108,16 @@ static inline bool dp_meter_needed(const struct dp_qp *q)
  * Of the rest it hears when what is under way has doubled or halved, begins or ends, and each DP_METER_STEP.
  */
 #define DP_METER_LITTLE 4096u
-#define DP_METER_STEP 65536u /* a power of two */
+#define DP_METER_STEP 65536u
 /* After anything was posted or completed. */
 void dp_meter_update(struct dp_qp *q);
 /* Has the meter of this rail's port to hear of what q did since it was told last? What was told is told to be gone. */
 static inline bool dp_meter_of_note(const struct dp_qp *q, uint32_t r)
 {
 	const struct dp_rail *rail = &q->rail[r];
-	uint64_t now = q->order.bytes[r], told = rail->metered_planned;
 
-	/* what was taken back makes sent fall, so that the difference is large */
-	if (((q->order.sent[r] - rail->metered_sent) | (q->order.arrived[r] - rail->metered_arrived)) >= DP_METER_STEP)
-		return true;
-	return now > told ? now >= DP_METER_LITTLE && now >= 2 * told : 2 * now <= told && told;
+	return q->order.bytes[r] - rail->quiet_from >= rail->quiet_n ||
+	       q->order.arrived[r] - rail->metered_arrived >= DP_METER_STEP;
 }
 /* Nothing of q is outstanding any more, or will be told of. */
 void dp_meter_drop(struct dp_qp *q);
@@ -222,8 +219,8 @@ static inline bool dp_bulk_like(const struct ibv_send_wr *wr, uint32_t len)
 }
 /* With lock held, BONDED, chains not full: enters wr and puts its parts into the chains. False: nothing was done. */
 bool dp_bulk_add(struct dp_qp *q, const struct ibv_send_wr *wr);
-/* Posts wr, dp_bulk_like() and alone in its list. *ret as of post_send; false: nothing was done. No lock held. */
-bool dp_bulk_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, int *ret);
+/* As dp_post_one(), for what is dp_bulk_like() and has an SGE. */
+int dp_bulk_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session);
 
 /* ---- chain.c: with lock held */
 
