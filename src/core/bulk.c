@@ -6,8 +6,8 @@
 #include "qp.h"
 
 /* Room and keys for the parts. NULL: not all of them. */
-static inline const uint32_t *ready(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part,
-				    const struct dp_rkeys **rkeys)
+static inline __attribute__((always_inline)) const uint32_t *
+ready(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part, const struct dp_rkeys **rkeys)
 {
 	const struct dp_rkeys *keys = NULL;
 	enum dp_fallback why;

@@ -405,7 +405,7 @@ static struct dp_qp *sender_of(struct dp_cq *cq, uint32_t qp_num)
  * The common case of intake(), which else does it: nothing is held or queued, and all that this completion stands for is
  * done. So nobody waits for it either.
  */
-static inline bool give_at_once(struct dp_cq *cq, struct ibv_wc *wc)
+static inline __attribute__((always_inline)) bool give_at_once(struct dp_cq *cq, struct ibv_wc *wc)
 {
 	struct dp_qp *q = sender_of(cq, wc->qp_num);
 	struct dp_slot *s;

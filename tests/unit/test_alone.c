@@ -369,7 +369,8 @@ START_TEST(bulk_as_the_long_way)
 		}
 		for (int k = 0; k < n; k++) {
 			/* half of them where nothing else is */
-			uint64_t own = rand() % 2 ? (uint64_t)(step * 4 + k) << 20 : 0, at = own + (uint64_t)(rand() % 40) * 2048;
+			uint64_t own = rand() % 2 ? (uint64_t)(step * 4 + k) << 20 : 0;
+			uint64_t at = own + (uint64_t)(rand() % 40) * 2048;
 
 			s[k] = (struct ibv_sge){ (uintptr_t)mem + at, rand() % 4 ? 4096u << rand() % 3 : 8, 7 };
 			wr[k] = (struct ibv_send_wr){
