@@ -310,7 +310,7 @@ static inline bool note_done(struct dp_icq *icq, struct dp_rail *rail, const str
 
 	/* a retry is of what is queued, as is what a flush lets go; the spare has nothing but flushes */
 	if (wc->status != IBV_WC_SUCCESS || (wc->wr_id & DP_FLUSH_BIT) || rail->probe == DP_PROBE_SENT || q->busy ||
-	    q->order.flush || atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
+	    q->retry || dp_order_queued(&q->order) || dp_order_held(&q->order) != UINT64_MAX || q->order.flush || atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
 		return false;
 	atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
 	rail->signaled--;
