@@ -383,9 +383,9 @@ static void lose_peer(struct dp_bond *b, bool in_order)
 	dp_take(&q->scq->lock);
 	dp_take(&q->lock);
 	dp_order_unbond(&q->order);
-	dp_order_flush_over(&q->order); /* its end of the spare is, or soon will be, gone */
+	dp_order_flush_over(&q->order, 0); /* its end of the spare is, or soon will be, gone */
 	rpd = q->rpd;
-	q->rpd = NULL;
+	dp_qp_set_rpd(q, NULL);
 	if (!dp_order_queued(&q->order) && dp_order_held(&q->order) == UINT64_MAX &&
 	    dp_order_siblings_idle(&q->order) &&
 	    /* the byte_len of a cut READ is still to be put right */

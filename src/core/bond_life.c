@@ -333,7 +333,7 @@ void dp_bond_end(struct dp_qp *q)
 	dp_take(&q->lock);
 	dp_order_unbond(&q->order);
 	rpd = q->rpd;
-	q->rpd = NULL;
+	dp_qp_set_rpd(q, NULL);
 	dp_drop(&q->lock);
 	if (rpd) /* else it may still be b's */
 		b->rpd = rpd;

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static struct ibv_send_wr *append(struct dp_chain *ch, const struct ibv_send_wr *wr)
+static struct ibv_send_wr *append(struct dp_chain *ch, const struct ibv_send_wr *wr, uint64_t len)
 {
 	struct ibv_send_wr *w = &ch->wr[ch->n];
 
@@ -13,6 +13,10 @@ static struct ibv_send_wr *append(struct dp_chain *ch, const struct ibv_send_wr 
 	if (ch->n)
 		ch->wr[ch->n - 1].next = w;
 	ch->n++;
+	ch->msgs++;
+	ch->bytes += len;
+	if (wr->opcode == IBV_WR_RDMA_READ)
+		ch->reads += len;
 	return w;
 }
 
@@ -24,7 +28,7 @@ bool dp_chain_full(const struct dp_qp *q, uint32_t rail)
 static void fill(struct dp_qp *q, struct dp_chain *ch, const struct ibv_send_wr *wr, const struct dp_part *part,
 		 const uint32_t *lkeys)
 {
-	struct ibv_send_wr *w = append(ch, wr);
+	struct ibv_send_wr *w = append(ch, wr, part->len);
 	struct ibv_sge *out = &ch->sge[ch->nsge];
 	int n = 0;
 
@@ -36,14 +40,14 @@ static void fill(struct dp_qp *q, struct dp_chain *ch, const struct ibv_send_wr 
 	ch->nsge += (unsigned)w->num_sge;
 }
 
-void dp_chain_add0(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part)
+void dp_chain_add0(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part, uint64_t len)
 {
 	struct dp_rail *rail = &q->rail[0];
 
 	if (part)
 		fill(q, &rail->chain, wr, part, NULL);
 	else
-		append(&rail->chain, wr);
+		append(&rail->chain, wr, len);
 }
 
 void dp_chain_add(struct dp_qp *q, uint32_t r, const struct ibv_send_wr *wr, const struct dp_part *part,
@@ -64,7 +68,43 @@ void dp_chain_add(struct dp_qp *q, uint32_t r, const struct ibv_send_wr *wr, con
 
 static void empty(struct dp_chain *ch)
 {
-	ch->n = ch->nsge = 0;
+	ch->n = ch->nsge = ch->msgs = 0;
+	ch->bytes = ch->reads = 0;
+}
+
+/* Only the first n are left, none of them a flush. */
+static void shorten(struct dp_chain *ch, unsigned n)
+{
+	ch->n = ch->msgs = n;
+	ch->bytes = ch->reads = 0;
+	for (unsigned i = 0; i < n; i++)
+		for (int k = 0; k < ch->wr[i].num_sge; k++) {
+			ch->bytes += ch->wr[i].sg_list[k].length;
+			if (ch->wr[i].opcode == IBV_WR_RDMA_READ)
+				ch->reads += ch->wr[i].sg_list[k].length;
+		}
+	if (n)
+		ch->wr[n - 1].next = NULL;
+}
+
+void dp_chain_take_back(struct dp_qp *q)
+{
+	for (uint32_t r = 1; r < q->nrails; r++) {
+		struct dp_chain *ch = &q->rail[r].chain;
+		unsigned n = ch->n;
+
+		while (n && ch->wr[n - 1].wr_id > q->order.planned[r])
+			n--;
+		shorten(ch, n);
+	}
+}
+
+static inline void count(struct dp_flow *f, const struct dp_chain *ch)
+{
+	dp_count(&f->bytes, ch->bytes);
+	dp_count(&f->msgs, ch->msgs);
+	if (ch->reads)
+		dp_count(&f->read_bytes, ch->reads);
 }
 
 int dp_chain_post0(struct dp_qp *q, unsigned *accepted)
@@ -77,18 +117,11 @@ int dp_chain_post0(struct dp_qp *q, unsigned *accepted)
 	if (!ch->n)
 		return 0;
 	ret = q->post_send(q->qp, ch->wr, &bad);
-	if (ret)
+	if (__builtin_expect(ret, 0)) {
 		*accepted = bad ? (unsigned)(bad - ch->wr) : 0;
-	for (unsigned i = 0; i < *accepted; i++) {
-		uint64_t bytes = 0;
-
-		for (int k = 0; k < ch->wr[i].num_sge; k++)
-			bytes += ch->wr[i].sg_list[k].length;
-		dp_count(&q->rail[0].flow->bytes, bytes);
-		if (ch->wr[i].opcode == IBV_WR_RDMA_READ)
-			dp_count(&q->rail[0].flow->read_bytes, bytes);
+		shorten(ch, *accepted);
 	}
-	dp_count(&q->rail[0].flow->msgs, *accepted);
+	count(q->rail[0].flow, ch);
 	empty(ch);
 	return ret;
 }
@@ -97,38 +130,21 @@ static bool post_sibling(struct dp_rail *rail)
 {
 	struct dp_chain *ch = &rail->chain;
 	struct ibv_send_wr *bad;
-	uint64_t bytes = 0, reads = 0, newest = 0;
-	unsigned msgs = 0;
 	bool ok = true;
 
 	if (!ch->n)
 		return true;
 	ch->wr[ch->n - 1].send_flags |= IBV_SEND_SIGNALED;
-	for (unsigned i = 0; i < ch->n; i++) {
-		newest = dp_flush_covers(ch->wr[i].wr_id);
-		if (ch->wr[i].wr_id & DP_FLUSH_BIT)
-			continue;
-		for (int k = 0; k < ch->wr[i].num_sge; k++) {
-			bytes += ch->wr[i].sg_list[k].length;
-			if (ch->wr[i].opcode == IBV_WR_RDMA_READ)
-				reads += ch->wr[i].sg_list[k].length;
-		}
-		msgs++;
-	}
 	atomic_fetch_add_explicit(&rail->icq->pending, 1, memory_order_relaxed);
 	if (rail->dead || rail->twin->context->ops.post_send(rail->twin, ch->wr, &bad)) {
 		atomic_fetch_sub_explicit(&rail->icq->pending, 1, memory_order_relaxed);
 		rail->dead = true;
 		ok = false;
 	} else {
-		rail->posted = newest;
+		rail->posted = dp_flush_covers(ch->wr[ch->n - 1].wr_id);
 		rail->signaled++;
-		if (rail->flow) {
-			dp_count(&rail->flow->bytes, bytes);
-			dp_count(&rail->flow->msgs, msgs);
-			if (reads)
-				dp_count(&rail->flow->read_bytes, reads);
-		}
+		if (rail->flow)
+			count(rail->flow, ch);
 	}
 	empty(ch);
 	return ok;
@@ -141,6 +157,10 @@ bool dp_chain_posts(struct dp_qp *q)
 	for (uint32_t r = 1; r < q->nrails; r++) {
 		bool more;
 
+		if (!dp_order_flush_wanted(&q->order, r)) {
+			ok &= post_sibling(&q->rail[r]);
+			continue;
+		}
 		do {
 			more = !dp_flush_chain(q, r);
 			ok &= post_sibling(&q->rail[r]);
@@ -149,7 +169,7 @@ bool dp_chain_posts(struct dp_qp *q)
 	if (q->order.flush & 1) {
 		dp_flush_spare(q);
 		if (!post_sibling(q->spare)) {
-			dp_order_flush_over(&q->order);
+			dp_order_flush_over(&q->order, 0);
 			ok = false;
 		}
 	}

@@ -216,6 +216,8 @@ struct dp_rkeys {
  * Lock-free but for the first use of a key.
  */
 const struct dp_rkeys *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, enum dp_fallback *why);
+/* May its keys be used now? As for dp_rkey_get(). */
+bool dp_rpd_usable(const struct dp_rpd *rpd, enum dp_fallback *why);
 /* The same without asking, and whether it may be used for new fragments or not; NULL: not known. */
 const struct dp_rkeys *dp_rkey_peek(struct dp_rpd *rpd, uint32_t rkey);
 /* [control] Messages of type DP_MSG_KEYS + 0..15, and the end of a peer. */
@@ -434,7 +436,8 @@ struct dp_slot {
 
 /* WRs of one rail that go with one call. */
 struct dp_chain {
-	unsigned n, nsge;
+	unsigned n, nsge, msgs;	/* msgs: those that are not flushes */
+	uint64_t bytes, reads;	/* of these, and of the READs among them */
 	struct ibv_send_wr wr[DP_BATCH];
 	struct ibv_sge *sge; /* DP_BATCH * max_send_sge */
 };
@@ -474,6 +477,7 @@ struct dp_rail {
 	uint64_t seen;	 /* newest number that a completion, good or bad, was polled for */
 	uint32_t signaled; /* WRs posted whose completion counts in icq->pending */
 	uint64_t metered_sent, metered_arrived, metered_planned; /* what the port's meter was told */
+	uint64_t quiet_from, quiet_n; /* while so many bytes, or up to n more, are under way, it need not be told; n 0: never */
 	uint64_t probe_ns; /* when it was posted */
 	enum { DP_PROBE_NONE, DP_PROBE_SENT, DP_PROBE_OK, DP_PROBE_FAILED } probe;
 	bool rts, dead;
@@ -521,9 +525,11 @@ struct dp_qp {
 		uint64_t base, len; /* len 0: none */
 		unsigned n;
 		struct dp_part part[DP_MAX_RAILS];
-	} cut;			   /* the last of dp_plan_cut(): equal places and lengths are cut equally; post.c */
+	} cut;			   /* the last of dp_plan_cut(): equal places and lengths are cut equally */
 	uint64_t rtt_ns;	   /* the shortest seen; 0: unknown */
-	struct dp_rpd *rpd;	   /* the peer's remote keys */
+	struct dp_rpd *rpd;	   /* the peer's remote keys; dp_qp_set_rpd() */
+	const struct dp_rkeys *known; /* the last that were found there, of known_rkey; NULL: none. rkeys.c unsets it */
+	uint32_t known_rkey;
 	bool busy;		   /* counted in scq->busy */
 	uint64_t stuck_said;	   /* stuck.c: when its last line was written, and how many WRs were overdue since */
 	uint64_t stuck_more;

@@ -335,6 +335,28 @@ void dp_cq_go_on(struct dp_cq *cq, struct dp_qp *q)
 	dp_qp_update_busy(q);
 }
 
+/*
+ * The common case of twin_done(), which else does it: a good completion of fragments, where nothing is queued or held, so
+ * that nobody waits for it.
+ */
+static inline bool note_done(struct dp_icq *icq, struct dp_rail *rail, const struct ibv_wc *wc)
+{
+	struct dp_qp *q = rail->q;
+
+	/* a retry is of what is queued, as is what a flush lets go; the spare has nothing but flushes */
+	if (wc->status != IBV_WC_SUCCESS || (wc->wr_id & DP_FLUSH_BIT) || rail->probe == DP_PROBE_SENT || q->busy ||
+	    q->retry || dp_order_queued(&q->order) || dp_order_held(&q->order) != UINT64_MAX || q->order.flush || atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
+		return false;
+	atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
+	rail->signaled--;
+	if (wc->wr_id > rail->seen)
+		rail->seen = wc->wr_id;
+	dp_order_done(&q->order, rail->idx, wc->wr_id);
+	if (dp_meter_of_note(q, rail->idx))
+		dp_meter_update(q);
+	return true;
+}
+
 static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc *wc)
 {
 	struct dp_rail *rail = dp_hmap_get(&icq->sib->twins, wc->qp_num);
@@ -346,6 +368,10 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 		return; /* of a twin that is gone */
 	q = rail->q;
 	dp_take(&q->lock);
+	if (note_done(icq, rail, wc)) {
+		dp_drop(&q->lock);
+		return;
+	}
 	if (rail->probe == DP_PROBE_SENT) {
 		atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
 		rail->signaled--;
@@ -414,7 +440,7 @@ static struct dp_qp *sender_of(struct dp_cq *cq, uint32_t qp_num)
  * The common case of intake(), which else does it: nothing is held or queued, and all that this completion stands for is
  * done. So nobody waits for it either.
  */
-static inline bool give_at_once(struct dp_cq *cq, struct ibv_wc *wc)
+static inline __attribute__((always_inline)) bool give_at_once(struct dp_cq *cq, struct ibv_wc *wc)
 {
 	struct dp_qp *q = sender_of(cq, wc->qp_num);
 	struct dp_slot *s;
@@ -589,7 +615,20 @@ int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_
 			poll_icqs(cq);
 			break;
 		}
-	got = cq->stash || cq->ready ? take_ready(cq, n, wc) : 0;
+	/* one at a time is how most programs ask */
+	if (n == 1 && !cq->stash && !cq->ready && !cq->ex) {
+		got = cq->poll_cq(cq->cq, 1, wc);
+		if (got <= 0)
+			goto out;
+		if (give_at_once(cq, wc) || intake(cq, wc, false)) {
+			if (__builtin_expect(dp_cq_armed(cq), 0))
+				tell_given(cq, wc);
+			goto out;
+		}
+		got = 0;
+	} else {
+		got = cq->stash || cq->ready ? take_ready(cq, n, wc) : 0;
+	}
 	while (got < n) {
 		k = read_own(cq, n - got, wc + got);
 		if (k <= 0) {
@@ -609,6 +648,7 @@ int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_
 	}
 	if (got >= 0 && got < n && (cq->stash || cq->ready))
 		got += take_ready(cq, n - got, wc + got);
+out:
 	if (__builtin_expect(dp_cq_armed_old(cq), 0))
 		dp_arm_polled(cq);
 	if (more)

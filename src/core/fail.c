@@ -92,7 +92,7 @@ static void begin(struct dp_qp *q, bool move)
 	atomic_store_explicit(&q->state, DP_QP_FAILING, memory_order_release);
 	dp_order_unbond(&q->order);
 	/* what rail 0 acknowledged is good: one port would give it */
-	dp_order_flush_over(&q->order);
+	dp_order_flush_over(&q->order, 0);
 	q->fail_since = dp_now_ns();
 	q->fail_deadline = q->fail_since + patience_ns(q);
 	/* the oldest WR that rail 0 has not completed */
@@ -197,7 +197,7 @@ void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos)
 		/* a later request that waits until what went there is visible cannot be told of that any more */
 		for (uint32_t r = 1; r < q->nrails; r++)
 			if (q->rail[r].dead)
-				dp_order_flush_lost(&q->order, r);
+				dp_order_flush_over(&q->order, r);
 		return;
 	}
 	if (q->fail_status == IBV_WC_SUCCESS) {

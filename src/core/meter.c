@@ -100,20 +100,19 @@ static void update(struct dp_qp *q, uint32_t r, uint64_t now)
 	rail->metered_sent = o->sent[r];
 	rail->metered_arrived = o->arrived[r];
 	rail->metered_planned = o->bytes[r];
+	/* from more than half of it to less than twice as much */
+	rail->quiet_from = o->bytes[r] ? o->bytes[r] / 2 + 1 : 0;
+	rail->quiet_n = (o->bytes[r] > DP_METER_LITTLE / 2 ? 2 * o->bytes[r] : DP_METER_LITTLE) - rail->quiet_from;
 }
 
 void dp_meter_update(struct dp_qp *q)
 {
-	const struct dp_order *o = &q->order;
 	uint64_t now = 0;
 
 	if (!dp_meter_needed(q) && !timed())
 		return;
 	for (uint32_t r = 0; r < q->nrails; r++) {
 		if (!dp_meter_of_note(q, r))
-			continue;
-		if (o->sent[r] == q->rail[r].metered_sent && o->arrived[r] == q->rail[r].metered_arrived &&
-		    o->bytes[r] == q->rail[r].metered_planned)
 			continue;
 		if (!now)
 			now = dp_now_ns();
@@ -139,6 +138,7 @@ void dp_meter_drop(struct dp_qp *q)
 		m->since = 0;
 		dp_drop(&m->lock);
 		rail->metered_sent = rail->metered_arrived = rail->metered_planned = 0;
+		rail->quiet_n = 0;
 	}
 	q->rtt_ns = 0;
 }

@@ -1,44 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
-#include "order.h"
+#include "order_priv.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-static bool overlap(struct dp_range a, struct dp_range b)
-{
-	return a.lo < b.hi && b.lo < a.hi && a.lo < a.hi && b.lo < b.hi;
-}
-
-static bool empty(struct dp_range a)
-{
-	return a.lo >= a.hi;
-}
-
-static uint64_t size_of(struct dp_range a)
-{
-	return empty(a) ? 0 : a.hi - a.lo;
-}
-
-static void hull_add(struct dp_range *h, struct dp_range a)
-{
-	if (empty(a))
-		return;
-	if (empty(*h)) {
-		*h = a;
-		return;
-	}
-	if (a.lo < h->lo)
-		h->lo = a.lo;
-	if (a.hi > h->hi)
-		h->hi = a.hi;
-}
-
-static void raise_to(uint64_t *v, uint64_t to)
-{
-	if (*v < to)
-		*v = to;
-}
 
 static int alloc_slots(struct dp_order *o, uint64_t slots)
 {
@@ -97,14 +62,6 @@ int dp_order_grow(struct dp_order *o)
 	return 0;
 }
 
-bool dp_order_siblings_idle(const struct dp_order *o)
-{
-	for (uint32_t r = 1; r < o->nrails; r++)
-		if (dp_order_outstanding(o, r))
-			return false;
-	return true;
-}
-
 int dp_order_widen(struct dp_order *o, uint32_t nrails)
 {
 	struct dp_op_rail *rail = calloc((o->mask + 1) * nrails, sizeof(*rail));
@@ -140,365 +97,23 @@ void dp_order_unbond(struct dp_order *o)
 }
 
 static void after_done(struct dp_order *o, uint32_t rail);
-
-void dp_order_flush_over(struct dp_order *o)
-{
-	if (!(o->flush & 1))
-		return;
-	o->flush &= ~UINT32_C(1);
-	after_done(o, 0);
-}
+static void retire(struct dp_order *o);
 
 void dp_order_flush_again(struct dp_order *o, uint32_t rail)
 {
 	o->asked[rail] = o->visible[rail];
 }
 
-void dp_order_flush_lost(struct dp_order *o, uint32_t rail)
+void dp_order_flush_over(struct dp_order *o, uint32_t rail)
 {
+	if (!rail && !(o->flush & 1))
+		return;
 	o->flush &= ~(UINT32_C(1) << rail);
-	raise_to(&o->visible[rail], o->done[rail]);
+	/* of rail 0 nobody asks for more than acknowledgements now */
+	if (rail)
+		raise_to(&o->visible[rail], o->done[rail]);
 	after_done(o, rail);
-}
-
-/* What is at or before this number on a rail concerns nobody any more. */
-static uint64_t settled(const struct dp_order *o, uint32_t r)
-{
-	return o->flush >> r & 1 ? o->visible[r] : o->done[r];
-}
-
-/* Does a signal wait until the siblings have drained? */
-static bool drains(const struct dp_order *o, unsigned flags)
-{
-	return o->mode != DP_ORDER_RELAXED || !(flags & DP_OP_PLAIN) || (flags & DP_OP_FENCE);
-}
-
-/* Would two fragments on different rails be seen, if reversed? */
-static bool conflict(unsigned fe, const struct dp_op_rail *e, unsigned fl, struct dp_range remote,
-		     struct dp_range local)
-{
-	if ((fe | fl) & DP_OP_ALL)
-		return true;
-	if (!((fe & DP_OP_READ) && (fl & DP_OP_READ)) && overlap(e->remote, remote))
-		return true;
-	return overlap(e->local, local);
-}
-
-/*
- * Raises wait[e], for each rail e other than `rail`, to the newest fragment there that conflicts with the
- * fragment (remote, local) of a bulk WR on `rail`. Returns the rails where it did not look at everything, and waits for all
- * of the rest.
- */
-static uint32_t wait_for_overlaps(const struct dp_order *o, unsigned flags, uint32_t rail, struct dp_range remote,
-				  struct dp_range local, uint64_t wait[])
-{
-	uint32_t full = 0;
-
-	for (uint32_t e = 0; e < o->nrails; e++) {
-		if (e == rail || o->planned[e] == settled(o, e))
-			continue;
-		/* the hull of all that is outstanding there spares the scan in the common case */
-		if (!(e == 0 && o->last_all > settled(o, 0)) && !overlap(o->hull[e], remote) &&
-		    !overlap(o->lhull[e], local))
-			continue;
-		for (uint64_t p = o->next; p-- > o->tail;) {
-			const struct dp_op_rail *er = dp_order_rail(o, p, e);
-			unsigned fe;
-
-			if (er->seq <= settled(o, e) || er->seq <= wait[e])
-				break; /* numbers only fall from here on */
-			if (o->next - p > o->search) {
-				wait[e] = er->seq;
-				full |= UINT32_C(1) << e;
-				break;
-			}
-			if (e && empty(er->remote))
-				continue; /* the number is an earlier op's */
-			fe = dp_order_op(o, p)->flags;
-			if (e)
-				fe &= ~DP_OP_ALL; /* bonding says that of rail 0; what a sibling has is known */
-			if (conflict(fe, er, flags, remote, local)) {
-				wait[e] = er->seq;
-				break;
-			}
-		}
-	}
-	return full;
-}
-
-/*
- * What bulk WR d has to wait for when cut as part[]: wait0[] for its part on rail 0, waits[] for the others.
- * Numbers already reached are harmless.
- */
-static void bulk_waits(struct dp_order *o, const struct dp_op_desc *d, const struct dp_range remote[],
-		       const struct dp_range local[], bool whole, uint64_t wait0[], uint64_t waits[])
-{
-	struct dp_op *op = dp_order_op(o, o->next);
-	uint32_t nr = o->nrails;
-
-	if (o->mode == DP_ORDER_RC) {
-		for (uint32_t r = 1; r < nr; r++)
-			wait0[r] = waits[r] = o->planned[r];
-		waits[0] = o->next;
-		return;
-	}
-	if (d->flags & DP_OP_FENCE) {
-		/* a rail's own READs and atomics are left to the FENCE flag, which stays on every fragment */
-		for (uint32_t r = 1; r < nr; r++) {
-			wait0[r] = o->last_read[r];
-			if (nr > 2)
-				waits[r] = o->last_read[r];
-		}
-		waits[0] = o->last_read[0];
-	}
-	if (o->mode == DP_ORDER_RELAXED)
-		return;
-	op->full0 = wait_for_overlaps(o, d->flags, 0, remote[0], local[0], wait0);
-	if (whole)
-		return;
-	for (uint32_t r = 1; r < nr; r++)
-		if (!empty(remote[r]))
-			op->fulls |= wait_for_overlaps(o, d->flags, r, remote[r], local[r], waits);
-	if (o->mode == DP_ORDER_STRICT)
-		raise_to(&waits[0], o->last_signal);
-}
-
-/* Where the bytes go; without part, all on rail 0. */
-static void fill_fragments(const struct dp_order *o, const struct dp_op_desc *d, const struct dp_part *part,
-			   struct dp_range remote[], struct dp_range local[])
-{
-	for (uint32_t r = 0; r < o->nrails; r++) {
-		remote[r] = local[r] = (struct dp_range){ 0, 0 };
-		if (!part || !part[r].len)
-			continue;
-		remote[r].lo = d->remote.lo + part[r].offset;
-		remote[r].hi = remote[r].lo + part[r].len;
-		if (d->lpart)
-			local[r] = d->lpart[r];
-	}
-	if (!part) {
-		remote[0] = d->remote;
-		local[0] = d->local;
-	}
-}
-
-static bool on_siblings(const struct dp_order *o, const struct dp_part *part)
-{
-	for (uint32_t r = 1; part && r < o->nrails; r++)
-		if (part[r].len)
-			return true;
-	return false;
-}
-
-struct waits {
-	uint64_t rail0[DP_MAX_RAILS], siblings[DP_MAX_RAILS];
-};
-
-static void clear_waits(const struct dp_order *o, struct waits *w)
-{
-	for (uint32_t r = 0; r < o->nrails; r++)
-		w->rail0[r] = w->siblings[r] = 0;
-}
-
-/* What op d, entered with these numbers, needs to be visible on rail r. */
-static void want_visible(struct dp_order *o, const struct dp_op_desc *d, uint32_t r, const struct dp_op_rail *or)
-{
-	if (d->flags & DP_OP_STRONG)
-		raise_to(&o->want[r], or->wait0);
-	if (!(o->flush >> r & 1))
-		return;
-	raise_to(&o->want[r], or->wait0);
-	raise_to(&o->want[r], or->waits);
-	if (d->flags & DP_OP_SIGNALED)
-		raise_to(&o->want[r], or->seq);
-}
-
-/* Does what op d has on rail r write to the peer's memory? */
-static bool writes(const struct dp_op_desc *d, uint32_t r, struct dp_range remote)
-{
-	if (d->flags & DP_OP_READ)
-		return false;
-	return !empty(remote) || (r == 0 && !(d->flags & (DP_OP_BULK | DP_OP_PLAIN)));
-}
-
-/* Enters the op at o->next and raises the marks that later ops look at. */
-static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct dp_range remote[],
-		  const struct dp_range local[], const struct waits *w)
-{
-	struct dp_op *op = dp_order_op(o, o->next);
-	struct dp_op_rail *or = dp_order_rail(o, o->next, 0);
-
-	op->before = (struct dp_op_marks){ o->last_signal, o->last_signaled, o->last_all };
-	o->planned[0] = ++o->next;
-	for (uint32_t r = 0; r < o->nrails; r++, or++) {
-		bool here = r == 0 || !empty(remote[r]);
-
-		if (r && here)
-			o->planned[r]++;
-		or->remote = remote[r];
-		or->local = local[r];
-		or->seq = o->planned[r];
-		or->wait0 = w->rail0[r];
-		or->waits = w->siblings[r];
-		or->last_read = o->last_read[r];
-		or->last_write = o->last_write[r];
-		if (here && (d->flags & (DP_OP_READ | DP_OP_ATOMIC)))
-			o->last_read[r] = o->planned[r];
-		if (here && writes(d, r, remote[r]))
-			o->last_write[r] = o->planned[r];
-		if (o->flush || (d->flags & DP_OP_STRONG))
-			want_visible(o, d, r, or);
-		hull_add(&o->hull[r], remote[r]);
-		hull_add(&o->lhull[r], local[r]);
-		o->bytes[r] += size_of(remote[r]);
-	}
-	if (d->flags & DP_OP_ALL)
-		o->last_all = o->next;
-	if (!(d->flags & DP_OP_BULK))
-		o->last_signal = o->next;
-	if (d->flags & DP_OP_SIGNALED)
-		o->last_signaled = o->next;
-}
-
-static bool untold(const struct dp_order *o, const struct waits *w)
-{
-	return w->siblings[0] > o->done[0] && w->siblings[0] > o->last_signaled;
-}
-
-/* Where DP_OP_HASTE matters. */
-static bool would_wait(const struct dp_order *o, const struct waits *w)
-{
-	bool wait = w->siblings[0] > settled(o, 0);
-
-	for (uint32_t r = 1; o->mode == DP_ORDER_RC && r < o->nrails && !wait; r++)
-		wait = !dp_order_reached(o, r, w->siblings[r], false) || !dp_order_reached(o, r, w->rail0[r], false);
-	return wait;
-}
-
-/*
- * A signal that goes on rail 0 alone, the most frequent op: as the rest of dp_order_add() and enter() would. Field by
- * field, since compilers make whole structs elsewhere and copy them.
- */
-static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
-{
-	uint64_t pos = o->next, wait = drains(o, d->flags) ? UINT64_MAX : 0;
-	struct dp_op_rail *or = dp_order_rail(o, pos, 0);
-	struct dp_op *op = dp_order_op(o, pos);
-	unsigned flags = d->flags;
-
-	op->flags = flags;
-	op->whole = true;
-	op->behind = DP_BEHIND_NOT;
-	op->full0 = op->fulls = 0;
-	op->before.signal = o->last_signal;
-	op->before.signaled = o->last_signaled;
-	op->before.all = o->last_all;
-	or->remote = d->remote;
-	or->local = d->local;
-	or->seq = pos + 1;
-	or->wait0 = or->waits = 0;
-	or->last_read = o->last_read[0];
-	or->last_write = o->last_write[0];
-	o->planned[0] = o->next = o->last_signal = pos + 1;
-	if (writes(d, 0, d->remote))
-		o->last_write[0] = pos + 1;
-	if (o->flush & 1)
-		want_visible(o, d, 0, or);
-	for (uint32_t r = 1; r < o->nrails; r++) {
-		uint64_t planned = o->planned[r];
-
-		or++;
-		or->remote = or->local = (struct dp_range){ 0, 0 };
-		or->seq = planned;
-		or->wait0 = planned & wait;
-		or->waits = 0;
-		or->last_read = o->last_read[r];
-		or->last_write = o->last_write[r];
-		if (o->flush || (flags & DP_OP_STRONG))
-			want_visible(o, d, r, or);
-	}
-	hull_add(&o->hull[0], d->remote);
-	o->bytes[0] += size_of(d->remote);
-	if (flags & DP_OP_SIGNALED)
-		o->last_signaled = pos + 1;
-	if (!empty(d->local))
-		hull_add(&o->lhull[0], d->local);
-	if (flags & (DP_OP_READ | DP_OP_ATOMIC))
-		o->last_read[0] = pos + 1;
-	if (flags & DP_OP_ALL)
-		o->last_all = pos + 1;
-	return pos;
-}
-
-uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
-{
-	struct dp_range remote[DP_MAX_RAILS], local[DP_MAX_RAILS];
-	const struct dp_part *part = d->part;
-	struct waits w;
-	struct dp_op *op = dp_order_op(o, o->next);
-
-	if (!(d->flags & (DP_OP_BULK | DP_OP_EVERY)))
-		return add_signal(o, d);
-	*op = (struct dp_op){ .flags = d->flags };
-	if (!o->bonded || !on_siblings(o, part))
-		part = NULL;
-	clear_waits(o, &w);
-	fill_fragments(o, d, part, remote, local);
-	if (d->flags & DP_OP_BULK) {
-		bulk_waits(o, d, remote, local, !part, w.rail0, w.siblings);
-		/*
-		 * Only a signalled WR at or after what we wait for tells of it. If none stands before this one,
-		 * the wait might never end: the program may be about to wait for this very WR.
-		 */
-		if (part && untold(o, &w))
-			op->behind = DP_BEHIND_UNTOLD;
-		else if (part && (d->flags & DP_OP_HASTE) && would_wait(o, &w))
-			op->behind = DP_BEHIND_HASTE;
-		if (op->behind) {
-			part = NULL;
-			clear_waits(o, &w);
-			fill_fragments(o, d, NULL, remote, local);
-			bulk_waits(o, d, remote, local, true, w.rail0, w.siblings);
-		}
-	} else if (drains(o, d->flags)) {
-		memcpy(w.rail0, o->planned, o->nrails * sizeof(uint64_t));
-		w.rail0[0] = 0;
-	}
-	op->whole = !part;
-	enter(o, d, remote, local, &w);
-	return o->next - 1;
-}
-
-void dp_order_undo(struct dp_order *o)
-{
-	uint64_t pos = o->next - 1;
-	const struct dp_op *op = dp_order_op(o, pos);
-	const struct dp_op_rail *or = dp_order_rail(o, pos, 0);
-
-	for (uint32_t r = 0; r < o->nrails; r++, or++) {
-		if (r && !empty(or->remote))
-			o->planned[r]--;
-		o->last_read[r] = or->last_read;
-		if (o->counted[r] > pos)
-			o->counted[r] = pos;
-		else
-			o->bytes[r] -= size_of(or->remote);
-		o->last_write[r] = or->last_write;
-		if (r ? o->posts > pos : o->post0 > pos)
-			o->sent[r] -= size_of(or->remote);
-		/* what it wanted costs one flush too many at worst */
-		if (o->want[r] > o->planned[r])
-			o->want[r] = o->planned[r];
-	}
-	o->last_signal = op->before.signal;
-	o->last_signaled = op->before.signaled;
-	o->last_all = op->before.all;
-	o->planned[0] = o->next = pos;
-	/* the hulls stay as they are: too large does no harm; the cursors may have passed over it */
-	if (o->posts > pos)
-		o->posts = pos;
-	if (o->post0 > pos)
-		o->post0 = pos;
+	retire(o);
 }
 
 bool dp_order_may_post0(const struct dp_order *o)
@@ -582,7 +197,6 @@ static void after_done(struct dp_order *o, uint32_t rail)
 		o->visible[rail] = o->done[rail];
 	if (settled(o, rail) == o->planned[rail])
 		o->hull[rail] = o->lhull[rail] = (struct dp_range){ 0, 0 };
-	retire(o);
 }
 
 void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq)
@@ -594,6 +208,7 @@ void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq)
 	for (uint64_t *p = &o->counted[rail]; *p < o->next && dp_order_rail(o, *p, rail)->seq <= seq; ++*p)
 		arrive(o, rail, size_of(dp_order_rail(o, *p, rail)->remote));
 	after_done(o, rail);
+	retire(o);
 }
 
 bool dp_order_flush_due(const struct dp_order *o, uint32_t rail, uint64_t posted)
@@ -614,6 +229,7 @@ void dp_order_flushed(struct dp_order *o, uint32_t rail, uint64_t covers)
 	dp_order_done(o, rail, covers);
 	raise_to(&o->visible[rail], covers);
 	after_done(o, rail);
+	retire(o);
 }
 
 uint64_t dp_order_match(struct dp_order *o)
@@ -642,11 +258,8 @@ uint64_t dp_order_take(struct dp_order *o)
 	o->match = o->deliver = o->tail = o->counted[0] = pos + 1;
 	raise_to(&o->done[0], pos + 1);
 	arrive(o, 0, size_of(or->remote));
-	if (o->visible[0] >= o->last_write[0])
-		o->visible[0] = o->done[0];
-	if (o->done[0] == o->planned[0])
-		o->hull[0] = o->lhull[0] = (struct dp_range){ 0, 0 };
-	raise_to(&o->posts, pos + 1);
+	after_done(o, 0);
+	raise_to(&o->posts, pos + 1); /* as retire() */
 	return pos;
 }
 

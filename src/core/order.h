@@ -138,7 +138,13 @@ static inline uint64_t dp_order_outstanding(const struct dp_order *o, uint32_t r
 {
 	return o->planned[rail] - o->done[rail];
 }
-bool dp_order_siblings_idle(const struct dp_order *o);
+static inline bool dp_order_siblings_idle(const struct dp_order *o)
+{
+	for (uint32_t r = 1; r < o->nrails; r++)
+		if (dp_order_outstanding(o, r))
+			return false;
+	return true;
+}
 
 /* From one rail to nrails, with all ops as they are. 0 or -ENOMEM. */
 int dp_order_widen(struct dp_order *o, uint32_t nrails);
@@ -152,6 +158,17 @@ void dp_order_unbond(struct dp_order *o);
  * asks dp_order_may_*(). Returns its position.
  */
 uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d);
+/*
+ * The same, and dp_order_posted0(), for a signal that writes no local range, where rail 0 is not in `flush`, and nothing is
+ * queued on rail 0 or outstanding (for a DP_OP_STRONG: not visible) on siblings.
+ */
+uint64_t dp_order_add_lone(struct dp_order *o, unsigned flags, uint64_t lo, uint64_t hi);
+/*
+ * The same, dp_order_posted0() and dp_order_posteds(), for bulk with part[] on siblings and without FENCE, for the common
+ * case that it need not wait for anything, where nothing is queued and no rail is in `flush`. local: where its bytes go, one
+ * range (READ). UINT64_MAX: it is not that case, nothing was done.
+ */
+uint64_t dp_order_add_free(struct dp_order *o, unsigned flags, uint64_t remote, uint64_t local, const struct dp_part *part);
 /*
  * Takes back the newest op, of which nothing went out (rail 0's provider refused it), even if dp_order_posted0()
  * or dp_order_posteds() were called for it.
@@ -169,17 +186,23 @@ void dp_order_posteds(struct dp_order *o);
 
 /* Sibling rail completed everything up to its fragment number seq. */
 void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq);
-/* There are no flushes of rail 0 any more: acknowledgements count. */
-void dp_order_flush_over(struct dp_order *o);
-/* The same of a sibling that is lost, and that has nothing outstanding; also for a DP_OP_STRONG. */
-void dp_order_flush_lost(struct dp_order *o, uint32_t rail);
 /* The flushes that were posted on this rail are lost, and more can be posted: who waits for one asks anew. */
 void dp_order_flush_again(struct dp_order *o, uint32_t rail);
+/*
+ * There are no flushes of that rail any more: acknowledgements count. On a sibling, which is lost then and has nothing
+ * outstanding, also for a DP_OP_STRONG.
+ */
+void dp_order_flush_over(struct dp_order *o, uint32_t rail);
 /*
  * Should a flush be posted on this rail now? posted: the newest fragment that was posted there (rail 0: acknowledged); it
  * is what the flush covers. dp_order_flush_posted() says that it was, dp_order_flushed() that it completed.
  */
 bool dp_order_flush_due(const struct dp_order *o, uint32_t rail, uint64_t posted);
+/* Would it be, if more were posted? */
+static inline bool dp_order_flush_wanted(const struct dp_order *o, uint32_t rail)
+{
+	return o->want[rail] > o->asked[rail] && o->want[rail] > o->visible[rail];
+}
 void dp_order_flush_posted(struct dp_order *o, uint32_t rail, uint64_t posted);
 void dp_order_flushed(struct dp_order *o, uint32_t rail, uint64_t covers);
 /*
@@ -207,15 +230,6 @@ static inline bool dp_order_reached(const struct dp_order *o, uint32_t rail, uin
 	bool visible = (o->flush >> rail & 1) || (rail && strong);
 
 	return (visible ? o->visible[rail] : o->done[rail]) >= n;
-}
-/* The newest op, whole, with so many remote bytes, and nothing queued before it, went to rail 0. */
-static inline void dp_order_went_whole(struct dp_order *o, uint64_t bytes)
-{
-	o->sent[0] += bytes;
-	o->post0 = o->next;
-	/* nothing is to be posted on siblings for it if nothing is for those before it */
-	if (o->posts + 1 == o->next)
-		o->posts = o->next;
 }
 static inline bool dp_order_queued(const struct dp_order *o)
 {

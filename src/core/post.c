@@ -102,32 +102,12 @@ static uint32_t emptiest(const struct dp_qp *q)
 	return best;
 }
 
-static bool room_on(const struct dp_qp *q, uint32_t r)
-{
-	return dp_order_outstanding(&q->order, r) < q->rail[r].sq_size;
-}
-
 /* Is there anything that sibling parts could have to wait for, in the modes that ask? */
 static bool may_wait(const struct dp_order *o)
 {
 	if (o->mode == DP_ORDER_RC)
 		return !dp_order_reached(o, 0, o->next, false) || !dp_order_siblings_idle(o);
 	return !dp_order_reached(o, 0, o->last_signal, false);
-}
-
-/* dp_plan_cut(), which programs mostly ask for the same over and over. */
-static unsigned plan_cut(struct dp_qp *q, uint64_t raddr, uint64_t len, struct dp_part *part)
-{
-	uint64_t base = raddr & (q->policy.align - 1);
-
-	if (q->cut.len != len || q->cut.base != base) {
-		q->cut.n = dp_plan_cut(&q->policy, raddr, len, q->cut.part);
-		q->cut.base = base;
-		q->cut.len = len;
-	}
-	for (uint32_t r = 0; r < q->nrails; r++)
-		part[r] = q->cut.part[r];
-	return q->cut.n;
 }
 
 /* Decides the parts and finds the keys for them. Without success the WR goes whole on rail 0. */
@@ -141,7 +121,8 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 	if (wr->num_sge > MAX_CUT_SGE || k->d.remote.hi < k->d.remote.lo)
 		return;
 	if (k->len >= q->policy.split_min) {
-		bytes_on = plan_cut(q, wr->wr.rdma.remote_addr, k->len, k->part);
+		bytes_on = dp_qp_cut(q, wr->wr.rdma.remote_addr, k->len);
+		memcpy(k->part, q->cut.part, q->nrails * sizeof(k->part[0]));
 		if (bytes_on < 2 && k->part[0].len)
 			return;
 	} else {
@@ -157,7 +138,7 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 			continue;
 		if ((uint32_t)wr->num_sge > q->rail[r].max_sge)
 			return;
-		if (!room_on(q, r))
+		if (!dp_qp_room_on(q, r))
 			goto whole;
 	}
 	rkeys = dp_rkey_get(q->rpd, wr->wr.rdma.rkey, &why);
@@ -218,7 +199,7 @@ static void on_every(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_cl
 		return;
 	}
 	for (uint32_t r = 1; r < q->nrails; r++) {
-		if (!q->rail[r].scratch_lkey || !room_on(q, r)) {
+		if (!q->rail[r].scratch_lkey || !dp_qp_room_on(q, r)) {
 			dp_fallback(DP_FB_SQ_FULL);
 			return;
 		}
@@ -244,9 +225,9 @@ static void place(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class
 	bool atomic = k->d.flags & DP_OP_ATOMIC;
 	const struct dp_rkeys *keys;
 
-	if (!q->rpd || k->d.remote.lo == k->d.remote.hi)
+	if (k->d.remote.lo == k->d.remote.hi)
 		return;
-	keys = dp_rkey_peek(q->rpd, atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey);
+	keys = dp_qp_rkeys(q, atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey);
 	if (!keys)
 		return;
 	k->d.remote.lo += keys->shift;
@@ -256,16 +237,10 @@ static void place(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class
 /* What only a bonded QP needs to know of a signal. */
 static void look_closer(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
 {
-	const struct dp_rkeys *keys;
-
 	if (wr->opcode == IBV_WR_RDMA_READ && q->loopback && k->len && k->len <= DP_EVERY_MAX && !k->inlined)
 		on_every(q, wr, k);
-	/* within one connection, atomics and SENDs are not bypassed where order is relaxed; WRITEs are */
-	if (wr->opcode == IBV_WR_RDMA_WRITE && dp_cfg.flush == DP_FLUSH_AUTO && k->len && q->rpd) {
-		keys = dp_rkey_peek(q->rpd, wr->wr.rdma.rkey);
-		if (keys && (keys->flags & DP_RKEY_RELAXED))
-			k->d.flags |= DP_OP_STRONG;
-	}
+	if (wr->opcode == IBV_WR_RDMA_WRITE && k->len)
+		k->d.flags |= dp_qp_strong(dp_qp_rkeys(q, wr->wr.rdma.rkey));
 }
 
 /* Siblings' parts of the op at pos are on their way, or will be: what they write may have to be flushed. */
@@ -373,14 +348,7 @@ static int flush(struct dp_qp *q, struct batch *b, struct ibv_send_wr **bad)
 			wr = wr->next;
 		*bad = wr;
 		take_back(q, b->pos + accepted);
-		for (uint32_t r = 1; r < q->nrails; r++) {
-			struct dp_chain *ch = &q->rail[r].chain;
-
-			while (ch->n && ch->wr[ch->n - 1].wr_id > q->order.planned[r])
-				ch->n--;
-			if (ch->n)
-				ch->wr[ch->n - 1].next = NULL;
-		}
+		dp_chain_take_back(q);
 	}
 	if (!dp_chain_posts(q))
 		q->sibling_refused = true;
@@ -441,7 +409,7 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	if (go0) {
 		if (!(k.d.flags & DP_OP_BULK) && dp_meter_needed(q))
 			s->posted_ns = dp_time_trip(q, pos);
-		dp_chain_add0(q, wr, k.split ? &k.part[0] : NULL);
+		dp_chain_add0(q, wr, k.split ? &k.part[0] : NULL, k.len);
 		dp_order_posted0(o);
 	}
 	if (k.split && gos) {
@@ -491,7 +459,7 @@ static int post_bonded(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_
 				return ret;
 			b.first = wr;
 		}
-		err = add(q, wr);
+		err = dp_bulk_add(q, wr) ? 0 : add(q, wr);
 		if (err)
 			break; /* what stands before it is posted all the same */
 	}
@@ -579,6 +547,15 @@ static int check_session(struct dp_qp *q, const struct ibv_send_wr *wr)
 	return 0;
 }
 
+void dp_qp_sibling_refused(struct dp_qp *q)
+{
+	dp_take(&q->scq->lock);
+	dp_take(&q->lock);
+	dp_fail_sibling(q, IBV_WC_GENERAL_ERR, UINT64_MAX);
+	dp_drop(&q->lock);
+	dp_drop(&q->scq->lock);
+}
+
 int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
 {
 	bool refused;
@@ -608,13 +585,8 @@ int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr 
 	refused = q->sibling_refused;
 	q->sibling_refused = false;
 	dp_drop(&q->lock);
-	if (refused) {
-		dp_take(&q->scq->lock);
-		dp_take(&q->lock);
-		dp_fail_sibling(q, IBV_WC_GENERAL_ERR, UINT64_MAX);
-		dp_drop(&q->lock);
-		dp_drop(&q->scq->lock);
-	}
+	if (refused)
+		dp_qp_sibling_refused(q);
 	return ret;
 }
 

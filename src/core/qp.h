@@ -51,6 +51,50 @@ static inline unsigned dp_qp_signaled(const struct dp_qp *q, unsigned int send_f
  */
 bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsigned int send_flags);
 
+/* The peer's keys are another's from here on; with lock held. */
+static inline void dp_qp_set_rpd(struct dp_qp *q, struct dp_rpd *rpd)
+{
+	q->rpd = rpd;
+	q->known = NULL;
+}
+/*
+ * dp_rkey_peek(), which programs mostly ask for the same over and over; with lock held. Whoever takes a key away comes for
+ * the lock before its keys are freed (dp_key_barrier()), and then it is not known here any more either.
+ */
+static inline const struct dp_rkeys *dp_qp_rkeys(struct dp_qp *q, uint32_t rkey)
+{
+	if (__builtin_expect(!q->known || q->known_rkey != rkey, 0)) {
+		q->known = q->rpd ? dp_rkey_peek(q->rpd, rkey) : NULL;
+		q->known_rkey = rkey;
+	}
+	return q->known;
+}
+/*
+ * What a WRITE that is no bulk adds to its op's flags, by its key (NULL: not known): within one connection atomics and
+ * SENDs are not bypassed where order is relaxed, WRITEs are.
+ */
+static inline unsigned dp_qp_strong(const struct dp_rkeys *keys)
+{
+	return keys && (keys->flags & DP_RKEY_RELAXED) && dp_cfg.flush == DP_FLUSH_AUTO ? DP_OP_STRONG : 0;
+}
+/* dp_plan_cut() into q->cut, which programs mostly ask for the same over and over. Rails with bytes. */
+static inline unsigned dp_qp_cut(struct dp_qp *q, uint64_t raddr, uint64_t len)
+{
+	uint64_t base = raddr & (q->policy.align - 1);
+
+	if (q->cut.len != len || q->cut.base != base) {
+		q->cut.n = dp_plan_cut(&q->policy, raddr, len, q->cut.part);
+		q->cut.base = base;
+		q->cut.len = len;
+	}
+	return q->cut.n;
+}
+/* Has sibling r room for one more fragment? */
+static inline bool dp_qp_room_on(const struct dp_qp *q, uint32_t r)
+{
+	return dp_order_outstanding(&q->order, r) < q->rail[r].sq_size;
+}
+
 /* ---- meter.c: with lock held */
 
 /* By its mode. */
@@ -60,9 +104,11 @@ static inline bool dp_meter_needed(const struct dp_qp *q)
 }
 /*
  * Small requests that come and go with nothing large beside them tell nothing of a port, and must not cost a look at the
- * clock each: the meter hears of them when something as large as this is under way, or when they have summed up.
+ * clock each: the meter hears of them when something as large as DP_METER_LITTLE is under way, or when they have summed up.
+ * Of the rest it hears when what is under way has doubled or halved, begins or ends, and each DP_METER_STEP.
  */
 #define DP_METER_LITTLE 4096u
+#define DP_METER_STEP 65536u
 /* After anything was posted or completed. */
 void dp_meter_update(struct dp_qp *q);
 /* Has the meter of this rail's port to hear of what q did since it was told last? What was told is told to be gone. */
@@ -70,9 +116,8 @@ static inline bool dp_meter_of_note(const struct dp_qp *q, uint32_t r)
 {
 	const struct dp_rail *rail = &q->rail[r];
 
-	/* what was taken back makes sent fall, so that the difference is large */
-	return rail->metered_sent != rail->metered_arrived || rail->metered_planned ||
-	       q->order.sent[r] - rail->metered_sent >= DP_METER_LITTLE || q->order.bytes[r] >= DP_METER_LITTLE;
+	return q->order.bytes[r] - rail->quiet_from >= rail->quiet_n ||
+	       q->order.arrived[r] - rail->metered_arrived >= DP_METER_STEP;
 }
 /* Nothing of q is outstanding any more, or will be told of. */
 void dp_meter_drop(struct dp_qp *q);
@@ -167,15 +212,32 @@ void dp_qpex_after_fork(struct dp_qp *q);
 int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session);
 /* alone.c: the same for one request, wr not NULL and wr->next NULL. */
 int dp_post_one(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session);
+/* A twin took not what it should have taken: q fails. No lock of q held. */
+void dp_qp_sibling_refused(struct dp_qp *q);
+
+/* ---- bulk.c: the short way of bulk */
+
+/* Of one SGE, len bytes: can wr go there? */
+static inline bool dp_bulk_like(const struct ibv_send_wr *wr, uint32_t len)
+{
+	return (wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_READ) && len >= dp_cfg.spread_min &&
+	       !(wr->send_flags & (IBV_SEND_INLINE | IBV_SEND_FENCE));
+}
+/* With lock held, BONDED, chains not full: enters wr and puts its parts into the chains. False: nothing was done. */
+bool dp_bulk_add(struct dp_qp *q, const struct ibv_send_wr *wr);
+/* As dp_post_one(), for what is dp_bulk_like() and has an SGE. */
+int dp_bulk_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session);
 
 /* ---- chain.c: with lock held */
 
-/* Appends a WR to rail 0's chain: part NULL: as it is; else cut to part. pos: of its op. */
-void dp_chain_add0(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part);
+/* Appends a WR of len bytes to rail 0's chain: part NULL: as it is; else cut to part. */
+void dp_chain_add0(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part, uint64_t len);
 /* Appends part of wr to a sibling's chain. lkeys: [num_sge] of that sibling. A READ goes to our memory if scratch. */
 void dp_chain_add(struct dp_qp *q, uint32_t rail, const struct ibv_send_wr *wr, const struct dp_part *part,
 		  const uint32_t *lkeys, uint32_t rkey, uint64_t seq, bool scratch);
 bool dp_chain_full(const struct dp_qp *q, uint32_t rail);
+/* Takes the fragments out of the siblings' chains that are not planned any more. */
+void dp_chain_take_back(struct dp_qp *q);
 /* Posts rail 0's chain and empties it. Returns the provider's error; *accepted: how many WRs it took. */
 int dp_chain_post0(struct dp_qp *q, unsigned *accepted);
 /* Posts the siblings' chains and empties them. False: a provider refused. */

@@ -84,7 +84,7 @@ static int release0(struct dp_qp *q)
 	while (dp_order_may_post0(o) && !dp_chain_full(q, 0)) {
 		struct dp_qwr *w = dp_qp_slot(q, o->post0)->qwr;
 
-		dp_chain_add0(q, &w->wr, w->part ? &w->part[0] : NULL);
+		dp_chain_add0(q, &w->wr, w->part ? &w->part[0] : NULL, dp_qp_slot(q, o->post0)->byte_len);
 		dp_order_posted0(o);
 	}
 	if (o->post0 == first)

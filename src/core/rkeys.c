@@ -253,22 +253,30 @@ out:
 	return why;
 }
 
-const struct dp_rkeys *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, enum dp_fallback *why)
+bool dp_rpd_usable(const struct dp_rpd *rpd, enum dp_fallback *why)
 {
 	/* acquire: pairs with gone(), which waits for our QP's lock before the peer goes */
 	struct dp_peer *peer = atomic_load_explicit(&rpd->peer, memory_order_acquire);
+
+	if (__builtin_expect(!peer, 0)) {
+		*why = DP_FB_PEER_GONE;
+		return false;
+	}
+	if (__builtin_expect(!dp_peer_lease_valid(peer), 0)) {
+		*why = DP_FB_LEASE_EXPIRED;
+		return false;
+	}
+	return true;
+}
+
+const struct dp_rkeys *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, enum dp_fallback *why)
+{
 	const struct dp_rkeys *keys;
 	struct entry *e;
 	uint64_t until;
 
-	if (__builtin_expect(!peer, 0)) {
-		*why = DP_FB_PEER_GONE;
+	if (!dp_rpd_usable(rpd, why))
 		return NULL;
-	}
-	if (__builtin_expect(!dp_peer_lease_valid(peer), 0)) {
-		*why = DP_FB_LEASE_EXPIRED;
-		return NULL;
-	}
 	e = dp_hmap_get(&rpd->entries, rkey);
 	if (!e) {
 		*why = ask(rpd, rkey);

@@ -43,6 +43,7 @@ static void barrier_one(struct dp_qp *q, void *arg)
 {
 	(void)arg;
 	dp_take(&q->lock);
+	q->known = NULL; /* what it found may have been unlinked */
 	dp_drop(&q->lock);
 }
 

@@ -117,7 +117,7 @@ void dp_spare_over(struct dp_qp *q, const char *why)
 		return;
 	/* what waits already goes when it is acknowledged; nothing else may go ahead of rail 0 from here on */
 	dp_order_unbond(&q->order);
-	dp_order_flush_over(&q->order);
+	dp_order_flush_over(&q->order, 0);
 	dp_warn("qp 0x%x: flush of %s over qp 0x%x: %s; one port from here on", q->qp_num, q->c->dev,
 		q->spare->twin->qp_num, why);
 	dp_fallback(DP_FB_RAIL_LOST);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #
-# Do the tests of the order machine bite? Breaks a temporary copy of order.c in one way after the other and demands
+# Do the tests of the order machine bite? Breaks a temporary copy of order.c or order_add.c in one way after the other and demands
 # that test_order or test_order_random fails: once as they are, once with the verdict left to the world alone (what is
 # seen reversed, given too early, or stuck), without the reference's "may this go now".
 #
@@ -35,7 +35,7 @@ done
 
 build() { # NAME
 	# shellcheck disable=SC2086
-	$CC -o "$tmp/$1" "$tmp/$1.o" "$tmp/order_ref.o" "$tmp/order_kinds.o" "$tmp/order.o" $libs
+	$CC -o "$tmp/$1" "$tmp/$1.o" "$tmp/order_ref.o" "$tmp/order_kinds.o" "$tmp/order.o" "$tmp/order_add.o" $libs
 }
 
 # Prints the first failure; false if there was none.
@@ -60,14 +60,18 @@ mutate() {
 	*) return ;;
 	esac
 	echo "== $n: $2"
-	sed "$3" "$src/src/core/order.c" >"$tmp/order.c"
-	if cmp -s "$tmp/order.c" "$src/src/core/order.c"; then
-		echo "   no such place in order.c any more"
+	same=0
+	for f in order order_add; do
+		sed "$3" "$src/src/core/$f.c" >"$tmp/$f.c"
+		cmp -s "$tmp/$f.c" "$src/src/core/$f.c" && same=$((same + 1))
+	done
+	if [ $same != 1 ]; then
+		echo "   no such place in order.c or order_add.c any more, or in both"
 		bad=1
 		return
 	fi
 	ran=$((ran + 1))
-	if ! compile "$tmp/order.c" order.o || ! build test_order || ! build test_order_random; then
+	if ! compile "$tmp/order.c" order.o || ! compile "$tmp/order_add.c" order_add.o || ! build test_order || ! build test_order_random; then
 		echo "   does not compile"
 		bad=1
 		return
@@ -145,6 +149,10 @@ mutate reference "READs of the same bytes wait for one another" \
 mutate reference "data is never cut behind anything" "$(fn untold 's/ && w->siblings\[0\] > o->last_signaled//')"
 
 mutate both "widening loses what stands" "$(fn dp_order_widen 's/rail\[(p & o->mask) \* nrails\] =/rail[(p + 1 \& o->mask) * nrails] =/')"
+
+mutate reference "bulk goes the short way although it may have to wait" "$(fn is_free 's/o->mode == DP_ORDER_RELAXED/true/')"
+mutate reference "the short way of bulk forgets the hulls" "$(fn dp_order_add_free 's/hull_add(&o->hull.*/;/')"
+mutate reference "the short way of a signal forgets it" "$(fn enter_signal 's/ = o->last_signal = / = /')"
 
 [ $ran -gt 0 ] || bad=1
 [ $bad = 0 ] && echo "all caught"

@@ -314,6 +314,82 @@ static void describe(const struct ref_kind *k, struct dp_op_desc *d)
 	};
 }
 
+static bool same_op(const struct dp_op *a, const struct dp_op *b)
+{
+	return a->flags == b->flags && a->whole == b->whole && a->behind == b->behind &&
+	       !memcmp(&a->before, &b->before, sizeof(a->before)) && a->full0 == b->full0 && a->fulls == b->fulls;
+}
+
+/* Is d's local range cut as its bytes are? So it is with one SGE. */
+static bool cut_alike(const struct dp_op_desc *d, uint32_t nrails)
+{
+	for (uint32_t r = 0; (d->flags & DP_OP_READ) && r < nrails; r++)
+		if (d->part[r].len && (d->lpart[r].lo != d->local.lo + d->part[r].offset ||
+				       d->lpart[r].hi != d->lpart[r].lo + d->part[r].len))
+			return false;
+	return true;
+}
+
+/* Enters d the short way, if it is of a kind for that; UINT64_MAX if not, and nothing was done. */
+static uint64_t add_short(struct dp_order *o, const struct dp_op_desc *d)
+{
+	const unsigned other = DP_OP_EVERY | DP_OP_ALL | DP_OP_ATOMIC;
+	bool siblings = false;
+
+	if (!o->bonded || o->post0 != o->next || (d->flags & other))
+		return UINT64_MAX;
+	if (d->flags & DP_OP_BULK) {
+		for (uint32_t r = 1; d->part && r < o->nrails; r++)
+			siblings |= d->part[r].len != 0;
+		if (!siblings || o->flush || o->posts != o->next || (d->flags & DP_OP_FENCE) || !cut_alike(d, o->nrails))
+			return UINT64_MAX;
+		return dp_order_add_free(o, d->flags, d->remote.lo, d->local.lo, d->part);
+	}
+	if ((d->flags & DP_OP_READ) || (o->flush & 1) || o->posts < o->tail)
+		return UINT64_MAX;
+	for (uint32_t r = 1; r < o->nrails; r++)
+		if (!dp_order_reached(o, r, o->planned[r], d->flags & DP_OP_STRONG))
+			return UINT64_MAX;
+	return dp_order_add_lone(o, d->flags, d->remote.lo, d->remote.hi);
+}
+
+/* The short ways to enter an op and to post it leave what the long one leaves, or decline and change nothing. */
+static void check_short(const struct dp_order *o, const struct dp_op_desc *d)
+{
+	struct dp_order a, b;
+	struct dp_op op, was;
+	struct dp_op_rail rail[REF_RAILS], rail_was[REF_RAILS];
+	size_t size = o->nrails * sizeof(rail[0]);
+	uint64_t p = o->next;
+
+	memcpy(&a, o, sizeof(a));
+	was = *dp_order_op(o, p);
+	memcpy(rail_was, dp_order_rail(o, p, 0), size);
+	if (add_short(&a, d) == UINT64_MAX) {
+		demand(!memcmp(&a, o, sizeof(a)), "the short way declines, and leaves something behind");
+		return;
+	}
+	memcpy(&b, o, sizeof(b));
+	op = *dp_order_op(o, p);
+	memcpy(rail, dp_order_rail(o, p, 0), size);
+	*dp_order_op(o, p) = was;
+	memcpy(dp_order_rail(o, p, 0), rail_was, size);
+	demand(dp_order_add(&b, d) == p, "the short way has another position");
+	demand(dp_order_may_post0(&b), "op %lu may not go, but went the short way", (unsigned long)p);
+	dp_order_posted0(&b);
+	if (!op.whole) {
+		demand(dp_order_may_posts(&b) && b.posts == p, "parts of op %lu may not go, but went", (unsigned long)p);
+		dp_order_posteds(&b);
+	} else if (b.posts == p) {
+		b.posts++;
+	}
+	demand(!memcmp(&a, &b, sizeof(a)), "the short way of op %lu leaves another state", (unsigned long)p);
+	demand(same_op(&op, dp_order_op(o, p)) && !memcmp(rail, dp_order_rail(o, p, 0), size),
+	       "the short way of op %lu leaves another record", (unsigned long)p);
+	*dp_order_op(o, p) = was;
+	memcpy(dp_order_rail(o, p, 0), rail_was, size);
+}
+
 void world_add(struct world *w, unsigned kind)
 {
 	struct dp_op_desc d;
@@ -325,6 +401,8 @@ void world_add(struct world *w, unsigned kind)
 	if (w->o.nrails < w->r.nrails)
 		d = (struct dp_op_desc){ .flags = DP_OP_ALL | (d.flags & DP_OP_SIGNALED) };
 	w->r.search = w->o.search;
+	if (!ref_world_only)
+		check_short(&w->o, &d);
 	pos = dp_order_add(&w->o, &d);
 	w->r.full0[pos] = dp_order_op(&w->o, pos)->full0;
 	w->r.fulls[pos] = dp_order_op(&w->o, pos)->fulls;
@@ -570,7 +648,7 @@ void world_spare_lost(struct world *w)
 	if (!(r->flush & 1))
 		return;
 	world_unbond(w);
-	dp_order_flush_over(&w->o);
+	dp_order_flush_over(&w->o, 0);
 	r->flush &= ~1u;
 	r->flush0 = 0;
 	r->flushing[0] = 0;
@@ -594,7 +672,7 @@ void world_rail_lost(struct world *w, uint32_t rail)
 	struct ref *r = &w->r;
 
 	world_unbond(w);
-	dp_order_flush_over(&w->o);
+	dp_order_flush_over(&w->o, 0);
 	/* nothing goes any more, so that nothing can go too early */
 	if (r->flush & 1)
 		r->acked[0] = r->nic[0];

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * A signal that goes the short way (alone.c) leaves the same behind as one that goes the long way: two QPs get the same
- * requests, one by either, and are compared after each.
+ * A signal that goes the short way (alone.c), or bulk (bulk.c), leaves the same behind as one that goes the long way: two
+ * QPs get the same requests, one by either, and are compared after each.
  */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "peer/internal.h"
 #include "provider_fake.h"
+#include "rpd.h"
 
 #define DEPTH 16
 #define STEPS 5000
@@ -21,6 +23,13 @@ static struct ibv_send_wr got[2]; /* what the provider got last, and how many */
 static struct ibv_sge got_sge[2];
 static unsigned ngot[2];
 static bool refuse;
+static uint64_t sent_hash[2][2], nsent[2][2]; /* by QP and rail: of all that its provider got */
+static struct ibv_context sib_ctx;
+static struct ibv_qp twin[2];
+static struct dp_icq icq;
+static struct dp_sib sib[2]; /* by QP, as the port numbers are: their meters must not see the other's */
+static struct dp_peer owner; /* this process itself: its lease does not end */
+static struct dp_rpd rpd;
 static struct ibv_wc cqe; /* the next completion, if there is one */
 static bool have_cqe;
 
@@ -48,6 +57,38 @@ static int f_poll(struct ibv_cq *c, int n, struct ibv_wc *wc)
 	*wc = cqe;
 	have_cqe = false;
 	return 1;
+}
+
+static void mix(uint64_t *h, uint64_t v)
+{
+	*h = (*h ^ v) * UINT64_C(0x100000001b3);
+}
+
+/* Rail 0 and the twins, in the test of bulk. */
+static int f_posts(struct ibv_qp *p, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	unsigned r = p == &twin[0] || p == &twin[1], i = p == &twin[1] || p == &qp[1];
+
+	for (; wr; wr = wr->next) {
+		uint64_t *h = &sent_hash[i][r];
+
+		if (refuse && !r) {
+			*bad = wr;
+			return ENOMEM;
+		}
+		mix(h, wr->wr_id);
+		mix(h, (uint64_t)wr->opcode << 32 | wr->send_flags);
+		mix(h, wr->wr.rdma.remote_addr);
+		mix(h, wr->wr.rdma.rkey);
+		for (int k = 0; k < wr->num_sge; k++) {
+			if (!wr->sg_list[k].length)
+				continue; /* makes a request go the long way */
+			mix(h, wr->sg_list[k].addr);
+			mix(h, (uint64_t)wr->sg_list[k].length << 32 | wr->sg_list[k].lkey);
+		}
+		nsent[i][r]++;
+	}
+	return 0;
 }
 
 static const struct dp_verbs real = {
@@ -106,7 +147,8 @@ static void compare(void)
 
 		ck_assert_uint_eq(x->flags, y->flags);
 		ck_assert(x->whole == y->whole && x->behind == y->behind);
-		ck_assert_mem_eq(&x->before, &y->before, sizeof(x->before));
+		ck_assert(x->full0 == y->full0 && x->fulls == y->fulls &&
+			  !memcmp(&x->before, &y->before, sizeof(x->before)));
 		ck_assert_mem_eq(dp_order_rail(&a, p, 0), dp_order_rail(&b, p, 0), 2 * sizeof(struct dp_op_rail));
 		ck_assert(s->wr_id == t->wr_id && s->byte_len == t->byte_len && s->opcode == t->opcode);
 		ck_assert(!s->qwr == !t->qwr);
@@ -207,6 +249,207 @@ START_TEST(wrong_lists)
 }
 END_TEST
 
+static struct ibv_sge none; /* empty; what it stands in is not looked at by the short way */
+
+/* wr: list[0..n), each of one SGE. */
+static void bulk_both(struct ibv_send_wr *list, int n)
+{
+	struct ibv_sge two[4][2];
+	struct ibv_send_wr longer[4], *bad[2] = { NULL, NULL };
+	int ret;
+
+	for (int k = 0; k < n; k++) {
+		list[k].next = k + 1 < n ? &list[k + 1] : NULL;
+		longer[k] = list[k];
+		longer[k].next = k + 1 < n ? &longer[k + 1] : NULL;
+		two[k][0] = list[k].sg_list[0];
+		two[k][1] = none;
+		longer[k].sg_list = two[k];
+		longer[k].num_sge = 2;
+	}
+	ret = n == 1 ? dp_post_one(q[0], list, &bad[0], false) : dp_post_tracked(q[0], list, &bad[0], false);
+	ck_assert_int_eq(dp_post_tracked(q[1], longer, &bad[1], false), ret);
+	if (ret)
+		ck_assert_int_eq(bad[0] - list, bad[1] - longer);
+}
+
+static void compare_bulk(void)
+{
+	for (unsigned r = 0; r < 2; r++) {
+		ck_assert_uint_eq(sent_hash[0][r], sent_hash[1][r]);
+		ck_assert_uint_eq(nsent[0][r], nsent[1][r]);
+		ck_assert_uint_eq(q[0]->rail[r].posted, q[1]->rail[r].posted);
+		ck_assert_uint_eq(q[0]->rail[r].ndirty, q[1]->rail[r].ndirty);
+		ck_assert_mem_eq(q[0]->rail[r].dirty, q[1]->rail[r].dirty, sizeof(q[0]->rail[r].dirty));
+	}
+	compare();
+}
+
+/* What its rails have acknowledged: a random number of what was posted. */
+static void acknowledge(void)
+{
+	uint64_t to = q[0]->rail[1].posted, rail = (uint64_t)rand() % 2, some = (uint64_t)rand();
+
+	for (unsigned i = 0; i < 2; i++) {
+		struct dp_order *o = &q[i]->order;
+
+		if (rail && to > o->done[1])
+			dp_order_done(o, 1, o->done[1] + 1 + some % (to - o->done[1]));
+		else if (!rail)
+			dp_order_match(o);
+		while (dp_order_deliverable(o) != UINT64_MAX)
+			dp_order_delivered(o);
+		ck_assert_int_eq(dp_qp_release(q[i]), DP_RELEASED);
+		dp_qp_update_busy(q[i]);
+	}
+}
+
+static void bulk_begin(unsigned i, enum dp_ordering mode)
+{
+	struct dp_qp *p = q[i];
+
+	twin[i] = (struct ibv_qp){ .context = &sib_ctx, .qp_num = 0x21 + i };
+	p->post_send = f_posts;
+	p->order.mode = mode;
+	p->policy = (struct dp_plan_policy){ .nrails = 2, .split_min = 8192, .align = 4096, .weight = { 1, 1 } };
+	dp_qp_set_rpd(p, &rpd);
+	p->rail[1].twin = &twin[i];
+	p->rail[1].icq = &icq;
+	p->rail[1].sib = &sib[i];
+	p->init.port_num = (uint8_t)i;
+	p->rail[1].max_sge = 2;
+	p->rail[1].sq_size = 6;
+	p->rail[1].flushes = true;
+	p->rtt_ns = 1000;
+}
+
+static const enum dp_ordering modes[] = { DP_ORDER_RC, DP_ORDER_STRICT, DP_ORDER_SIGNAL, DP_ORDER_RELAXED };
+
+static void bulk_setup(enum dp_ordering mode)
+{
+	static uint32_t lkeys[1] = { 77 };
+	static struct dp_mr mr = { .lkey = 7, .lkeys = lkeys, .usable = true };
+	struct dp_rkeys *keys = calloc(1, sizeof(*keys) + sizeof(keys->key[0]));
+	struct entry *e;
+
+	*keys = (struct dp_rkeys){ .n = 1, .flags = DP_RKEY_READ, .shift = 1 << 20 };
+	keys->key[0] = 99;
+	rpd = (struct dp_rpd){ .peer = &owner };
+	dp_hmap_init(&rpd.entries);
+	dp_lock_init(&rpd.lock);
+	e = dp_entry_new(&rpd, 9, 10);
+	ck_assert_ptr_nonnull(e);
+	atomic_store(&e->keys, keys);
+	ck_assert_int_eq(dp_hmap_put(&q[0]->c->lkeys, 7, &mr), 0);
+	sib_ctx.ops.post_send = f_posts;
+	dp_cfg.patience = DP_PATIENCE_ALWAYS; /* no clock has a say */
+	memset(sent_hash, 0, sizeof(sent_hash));
+	memset(nsent, 0, sizeof(nsent));
+	for (unsigned i = 0; i < 2; i++)
+		bulk_begin(i, mode);
+}
+
+START_TEST(bulk_as_the_long_way)
+{
+	static uint8_t mem[1 << 18];
+	uint64_t splits = 0, whole = 0;
+
+	bulk_setup(modes[_i]);
+	srand((unsigned)_i + 1);
+	for (int step = 0; step < STEPS; step++) {
+		struct ibv_send_wr wr[3];
+		struct ibv_sge s[3];
+		int n = rand() % 3 ? 1 : 1 + rand() % 3;
+
+		if (rand() % 2 || q[0]->order.next - q[0]->order.tail > DEPTH) {
+			for (int k = rand() % 6; k >= 0; k--)
+				acknowledge();
+			compare_bulk();
+			continue;
+		}
+		for (int k = 0; k < n; k++) {
+			/* half of them where nothing else is */
+			uint64_t own = rand() % 2 ? (uint64_t)(step * 4 + k) << 20 : 0;
+			uint64_t at = own + (uint64_t)(rand() % 40) * 2048;
+
+			s[k] = (struct ibv_sge){ (uintptr_t)mem + at, rand() % 4 ? 4096u << rand() % 3 : 8, 7 };
+			wr[k] = (struct ibv_send_wr){
+				.wr_id = (uint64_t)step * 4 + (uint64_t)k, .sg_list = &s[k], .num_sge = 1,
+				.opcode = rand() % 3 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ,
+				/* or nothing will ever tell of them */
+				.send_flags = rand() % 3 || q[0]->order.next - q[0]->order.last_signaled > 4 ?
+						      IBV_SEND_SIGNALED : 0,
+				/* no other key: its first use asks the owner */
+				.wr.rdma = { 0x10000 + own + (uint64_t)(rand() % 60) * 2048, 9 },
+			};
+			if (rand() % 10 == 0)
+				wr[k].send_flags |= IBV_SEND_FENCE;
+		}
+		refuse = rand() % 10 == 0;
+		bulk_both(wr, n);
+		refuse = false;
+		compare_bulk();
+		if (q[0]->order.next > q[0]->order.tail)
+			*(dp_order_op(&q[0]->order, q[0]->order.next - 1)->whole ? &whole : &splits) += 1;
+	}
+	/* all of it was seen */
+	ck_assert_uint_gt(nsent[0][1], STEPS / 20);
+	ck_assert_uint_gt(splits, STEPS / 20);
+	ck_assert_uint_gt(whole, 0);
+}
+END_TEST
+
+/* What goes the short way, and what does not. */
+START_TEST(bulk_short)
+{
+	struct ibv_sge s = { 0x1000, 16384, 7 };
+	struct ibv_send_wr wr = { .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { 0x10000, 9 } };
+
+	bulk_setup(modes[_i]);
+	s.lkey = 8;
+	ck_assert(!dp_bulk_add(q[0], &wr));
+	s.lkey = 7;
+	s.length = 8191;
+	ck_assert(!dp_bulk_add(q[0], &wr));
+	s.length = 16384;
+	wr.send_flags = IBV_SEND_FENCE;
+	ck_assert(!dp_bulk_add(q[0], &wr));
+	wr.send_flags = 0;
+	q[0]->order.flush = 2;
+	ck_assert(!dp_bulk_add(q[0], &wr));
+	q[0]->order.flush = 0;
+	ck_assert_uint_eq(q[0]->order.next, 0);
+	ck_assert(dp_bulk_add(q[0], &wr) == (modes[_i] != DP_ORDER_RC));
+	if (modes[_i] == DP_ORDER_RC)
+		return;
+	/* equal places never wait; half a place further a part lands where another rail's does */
+	ck_assert(dp_bulk_add(q[0], &wr));
+	wr.wr.rdma.remote_addr += 8192;
+	ck_assert(dp_bulk_add(q[0], &wr) == (modes[_i] == DP_ORDER_RELAXED));
+	wr.wr.rdma.remote_addr += 16384;
+	dp_order_add_lone(&q[0]->order, 0, 0, 0);
+	ck_assert(dp_bulk_add(q[0], &wr) == (modes[_i] != DP_ORDER_STRICT));
+}
+END_TEST
+
+/* A key that was taken away is not known any more when dp_key_barrier() has returned. */
+START_TEST(barrier_forgets)
+{
+	struct dp_rkeys keys = { .n = 1 };
+
+	q[0]->known = &keys;
+	q[0]->known_rkey = 9;
+	ck_assert_ptr_eq(dp_qp_rkeys(q[0], 9), &keys);
+	ck_assert_ptr_null(dp_qp_rkeys(q[0], 8));
+	q[0]->known = &keys;
+	q[0]->known_rkey = 9;
+	atomic_store(&q[0]->refs, 1);
+	ck_assert_int_eq(dp_hmap_put(&dp_qps, (uintptr_t)&qp[0], q[0]), 0);
+	dp_key_barrier();
+	ck_assert_ptr_null(q[0]->known);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("alone");
@@ -219,6 +462,9 @@ int main(void)
 	tcase_add_test(t, as_the_long_way);
 	tcase_add_test(t, waits);
 	tcase_add_test(t, wrong_lists);
+	tcase_add_loop_test(t, bulk_as_the_long_way, 0, 4);
+	tcase_add_loop_test(t, bulk_short, 0, 4);
+	tcase_add_test(t, barrier_forgets);
 	suite_add_tcase(s, t);
 	r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
+/* Between order.c and order_add.c. */
+#ifndef DUALPORT_ORDER_PRIV_H
+#define DUALPORT_ORDER_PRIV_H
+
+#include "order.h"
+
+static inline bool overlap(struct dp_range a, struct dp_range b)
+{
+	return a.lo < b.hi && b.lo < a.hi && a.lo < a.hi && b.lo < b.hi;
+}
+
+static inline bool empty(struct dp_range a)
+{
+	return a.lo >= a.hi;
+}
+
+static inline uint64_t size_of(struct dp_range a)
+{
+	return empty(a) ? 0 : a.hi - a.lo;
+}
+
+static inline void hull_add(struct dp_range *h, struct dp_range a)
+{
+	if (empty(a))
+		return;
+	if (empty(*h)) {
+		*h = a;
+		return;
+	}
+	if (a.lo < h->lo)
+		h->lo = a.lo;
+	if (a.hi > h->hi)
+		h->hi = a.hi;
+}
+
+static inline void raise_to(uint64_t *v, uint64_t to)
+{
+	if (*v < to)
+		*v = to;
+}
+
+/* What is at or before this number on a rail concerns nobody any more. */
+static inline uint64_t settled(const struct dp_order *o, uint32_t r)
+{
+	return o->flush >> r & 1 ? o->visible[r] : o->done[r];
+}
+
+#endif
