@@ -311,7 +311,7 @@ int dp_bond_access(struct dp_qp *q)
 			continue;
 		if (rail->rts)
 			ret = dp_twin_access(q, rail);
-		else if (b && (b->state == CONNECTING || b->state == CONNECTED))
+		else if (b && (b->state == CONNECTING || b->state == CONNECTED || b->state == RESPONDER))
 			ret = dp_twin_rts(q, rail, &b->mine[r], &b->theirs[r]); /* in RTR they cannot be changed */
 		if (ret) {
 			dp_warn("qp 0x%x: %s: the new access flags cannot be set: %s; one port from here on", q->qp_num,

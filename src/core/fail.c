@@ -216,24 +216,36 @@ void dp_fail_refused(struct dp_qp *q)
 	begin(q, true);
 }
 
+static void each_to_err(struct dp_qp *q)
+{
+	for (uint32_t r = 1; r < q->ntwins; r++)
+		if (q->rail[r].twin)
+			to_err(q, q->rail[r].twin);
+}
+
 static void twins_to_err(struct dp_qp *q)
 {
 	if (q->twins_err)
 		return;
 	q->twins_err = true;
 	q->fail_deadline = dp_now_ns() + FLUSH_LIMIT_NS;
-	for (uint32_t r = 1; r < q->ntwins; r++)
-		if (q->rail[r].twin)
-			to_err(q, q->rail[r].twin);
+	each_to_err(q);
 }
 
 void dp_fail_by_program(struct dp_qp *q)
 {
-	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
-		return;
-	begin(q, false);
-	/* when modify_qp returns, nothing of this QP may land any more */
-	twins_to_err(q);
+	/* when modify_qp returns, nothing of this QP may land any more, nor of the peer's here */
+	switch (atomic_load_explicit(&q->state, memory_order_relaxed)) {
+	case DP_QP_BONDED:
+		begin(q, false);
+		twins_to_err(q);
+		break;
+	case DP_QP_FAILING:
+		twins_to_err(q);
+		break;
+	default:
+		each_to_err(q); /* they respond */
+	}
 }
 
 void dp_fail_by_peer(struct dp_qp *q)
@@ -246,10 +258,10 @@ void dp_fail_by_peer(struct dp_qp *q)
 	case DP_QP_PENDING:
 		dp_qp_native(q);
 		dp_cq_unready(q->scq, q);
-		to_err(q, q->qp);
-		break;
+		/* fall through */
 	case DP_QP_NATIVE:
 		to_err(q, q->qp);
+		each_to_err(q);
 		break;
 	default:
 		break;

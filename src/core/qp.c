@@ -382,9 +382,8 @@ static void followed(struct dp_qp *q, const struct ibv_qp_attr *attr, int mask, 
 		if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_PENDING) {
 			dp_qp_native(q);
 			dp_cq_unready(q->scq, q);
-		} else {
-			dp_fail_by_program(q);
 		}
+		dp_fail_by_program(q);
 		dp_drop(&q->lock);
 		dp_drop(&q->scq->lock);
 		break;

@@ -124,6 +124,15 @@ for client in errors sqflood loopback mrlife windows patterns; do
 	errors | windows) CLIENTS_EX=1 alike $client-ex "$clients/$client" "${args[@]}" ;;
 	esac
 done
+# slow ports, so that much is under way when its queue pair goes to ERR
+DUALPORT_BOND_WAIT=0 DUALPORT_DIAG_JSON=$out/responds.%p.json softnic --rate 200MB --dualport -- \
+	"$clients/responds" --dev mlx5_0 --peer-dev mlx5_2 > "$out/responds" 2>&1 ||
+	fail "responds: status $?: $(grep -m 3 FAILED "$out/responds")"
+if [ "$(number "$out/responds." splits)" = 0 ]; then
+	fail "responds: nothing was split"
+else
+	echo "ok: responds: splits $(number "$out/responds." splits)"
+fi
 # Left out: what providers may refuse or not (misatomic1), and what differs still (see "not there yet" in doc/design.md):
 # unsignalled requests with one wr_id behind an error, one memory under two keys.
 export SKIP="misatomic1 sameids0 alias"
