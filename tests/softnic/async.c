@@ -26,12 +26,16 @@ void sn_async_raise(struct sn_ctx *c, enum ibv_event_type type, void *element)
 	sn_count_event(c->v.context.async_fd);
 }
 
-/* Counters of the object that the event is of: NULL, it is of none that goes. */
-static uint32_t *taken_of(const struct ibv_async_event *ev, uint32_t **completed)
+/*
+ * Counters of the object that the event is of: NULL, it is of none that goes. What is completed is changed with the object's
+ * mutex, as in libibverbs: both are in its headers, and others count there, too.
+ */
+static uint32_t *taken_of(const struct ibv_async_event *ev, uint32_t **completed, pthread_mutex_t **mutex)
 {
 	switch (ev->event_type) {
 	case IBV_EVENT_CQ_ERR:
 		*completed = &ev->element.cq->async_events_completed;
+		*mutex = &ev->element.cq->mutex;
 		return &sn_cq(ev->element.cq)->async_taken;
 	case IBV_EVENT_QP_FATAL:
 	case IBV_EVENT_QP_REQ_ERR:
@@ -40,10 +44,12 @@ static uint32_t *taken_of(const struct ibv_async_event *ev, uint32_t **completed
 	case IBV_EVENT_SQ_DRAINED:
 	case IBV_EVENT_QP_LAST_WQE_REACHED:
 		*completed = &ev->element.qp->events_completed;
+		*mutex = &ev->element.qp->mutex;
 		return &sn_qp(ev->element.qp)->async_taken;
 	case IBV_EVENT_SRQ_ERR:
 	case IBV_EVENT_SRQ_LIMIT_REACHED:
 		*completed = &ev->element.srq->events_completed;
+		*mutex = &ev->element.srq->mutex;
 		return &((struct sn_srq *)ev->element.srq)->async_taken;
 	default:
 		return NULL;
@@ -55,6 +61,7 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *ev)
 	struct sn_ctx *c = sn_ctx(context);
 	struct sn_async *a = NULL;
 	uint32_t *taken, *completed;
+	pthread_mutex_t *mutex;
 	uint64_t n;
 
 	while (!a) {
@@ -66,7 +73,7 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *ev)
 		if (a) {
 			STAILQ_REMOVE_HEAD(&c->asyncs, next);
 			*ev = a->ev;
-			taken = taken_of(ev, &completed);
+			taken = taken_of(ev, &completed, &mutex);
 			if (taken)
 				++*taken;
 		}
@@ -78,11 +85,15 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *ev)
 
 void ibv_ack_async_event(struct ibv_async_event *ev)
 {
+	pthread_mutex_t *mutex;
 	uint32_t *completed;
 
 	sn_lock();
-	if (taken_of(ev, &completed))
+	if (taken_of(ev, &completed, &mutex)) {
+		pthread_mutex_lock(mutex);
 		++*completed;
+		pthread_mutex_unlock(mutex);
+	}
 	pthread_cond_broadcast(&sn_acknowledged);
 	sn_unlock();
 }
@@ -97,7 +108,18 @@ void sn_async_drop(struct sn_ctx *c)
 	}
 }
 
-void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, const uint32_t *completed)
+bool sn_acked(const uint32_t *taken, const uint32_t *completed, pthread_mutex_t *mutex)
+{
+	bool all;
+
+	pthread_mutex_lock(mutex);
+	all = *taken == *completed;
+	pthread_mutex_unlock(mutex);
+	return all;
+}
+
+void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, const uint32_t *completed,
+		     pthread_mutex_t *mutex)
 {
 	struct sn_async *a, *next;
 
@@ -108,6 +130,6 @@ void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, con
 		STAILQ_REMOVE(&c->asyncs, a, sn_async, next);
 		free(a);
 	}
-	while (*taken != *completed)
+	while (!sn_acked(taken, completed, mutex))
 		sn_wait_unlocked(&sn_acknowledged);
 }

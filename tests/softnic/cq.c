@@ -91,7 +91,10 @@ int ibv_get_cq_event(struct ibv_comp_channel *ibch, struct ibv_cq **cq, void **c
 void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
 {
 	sn_lock();
+	/* as libibverbs: see taken_of() in async.c */
+	pthread_mutex_lock(&cq->mutex);
 	cq->comp_events_completed += n;
+	pthread_mutex_unlock(&cq->mutex);
 	pthread_cond_broadcast(&sn_acknowledged);
 	sn_unlock();
 }
@@ -154,9 +157,9 @@ int ibv_destroy_cq(struct ibv_cq *ibcq)
 		c->raised = 0;
 		c->channel->ch.refcnt--;
 	}
-	while (c->taken != ibcq->comp_events_completed)
+	while (!sn_acked(&c->taken, &ibcq->comp_events_completed, &ibcq->mutex))
 		sn_wait_unlocked(&sn_acknowledged);
-	sn_async_settle(sn_ctx(ibcq->context), ibcq, &c->async_taken, &ibcq->async_events_completed);
+	sn_async_settle(sn_ctx(ibcq->context), ibcq, &c->async_taken, &ibcq->async_events_completed, &ibcq->mutex);
 	sn_unlock();
 	pthread_mutex_destroy(&ibcq->mutex);
 	pthread_cond_destroy(&ibcq->cond);

@@ -174,7 +174,7 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 	sn_cq_forget(sn_cq(qp->send_cq), q);
 	sn_cq_forget(sn_cq(qp->recv_cq), q);
 	sn_recv_drop(q);
-	sn_async_settle(sn_ctx(qp->context), qp, &q->async_taken, &qp->events_completed);
+	sn_async_settle(sn_ctx(qp->context), qp, &q->async_taken, &qp->events_completed, &qp->mutex);
 	((struct sn_pd *)qp->pd)->users--;
 	sn_cq(qp->send_cq)->users--;
 	sn_cq(qp->recv_cq)->users--;

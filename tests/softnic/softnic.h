@@ -388,6 +388,9 @@ void sn_cq_forget(struct sn_cq *cq, struct sn_qp *qp);	/* drops a QP's completio
 void sn_async_raise(struct sn_ctx *c, enum ibv_event_type type, void *element);
 void sn_async_drop(struct sn_ctx *c);	/* the context goes: drops what nobody took */
 /* Before an object goes: drops its events that nobody took, and waits until the others are acknowledged. */
-void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, const uint32_t *completed);
+void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, const uint32_t *completed,
+		     pthread_mutex_t *mutex);
+/* Are as many events acknowledged as were taken? */
+bool sn_acked(const uint32_t *taken, const uint32_t *completed, pthread_mutex_t *mutex);
 
 #endif

@@ -47,7 +47,7 @@ int ibv_destroy_srq(struct ibv_srq *srq)
 		sn_unlock();
 		return EBUSY;
 	}
-	sn_async_settle(sn_ctx(srq->context), srq, &s->async_taken, &srq->events_completed);
+	sn_async_settle(sn_ctx(srq->context), srq, &s->async_taken, &srq->events_completed, &srq->mutex);
 	((struct sn_pd *)srq->pd)->users--;
 	sn_unlock();
 	pthread_mutex_destroy(&srq->mutex);
