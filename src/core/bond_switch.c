@@ -44,9 +44,11 @@ static void place(struct dp_qp *q, uint32_t r, const struct dp_rail *rail)
 	q->rail[r].idx = r;
 	if (rail->twin)
 		dp_hmap_put(&rail->sib->twins, rail->twin->qp_num, &q->rail[r]);
+	if (rail->flow)
+		atomic_store_explicit(&rail->flow->rail, r, memory_order_relaxed);
 }
 
-/* Closes the gaps that rails without twins, or mute ones, leave. With scq->lock and lock held: look-ups find rails by pointer. */
+/* Closes the gaps of rails without twins, or mute. With scq->lock and lock held: look-ups find rails by pointer. */
 static void compact(struct dp_qp *q)
 {
 	uint32_t n = 1;

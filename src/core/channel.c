@@ -383,7 +383,11 @@ static bool pump_one(struct dp_channel *ch)
 	if (!e)
 		return false;
 	dp_take(&ch->lock);
+	errno = EAGAIN;
 	if (ch->dead || ch->verbs->get_cq_event(ch->real, &cq, &cq_context)) {
+		/* of a device that is gone: readable for ever */
+		if (errno != EAGAIN && errno != EINTR)
+			dp_chanwatch_mute(ch->real_fd);
 		dp_drop(&ch->lock);
 		free(e);
 		return false;

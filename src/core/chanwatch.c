@@ -167,6 +167,14 @@ int dp_chanwatch_add(int fd, struct ibv_comp_channel *shadow)
 	return ret;
 }
 
+void dp_chanwatch_mute(int fd)
+{
+	dp_take(&watch.lock);
+	if (watch.epfd >= 0)
+		epoll_ctl(watch.epfd, EPOLL_CTL_DEL, fd, NULL);
+	dp_drop(&watch.lock);
+}
+
 void dp_chanwatch_del(int fd)
 {
 	struct leaving l = { .any = false };

@@ -390,6 +390,7 @@ void dp_arm_polled(struct dp_cq *cq);
 /* chanwatch.c: a thread that sleeps on the real fds of watched channels. 0 or -errno. */
 int dp_chanwatch_add(int fd, struct ibv_comp_channel *shadow);
 void dp_chanwatch_del(int fd);
+void dp_chanwatch_mute(int fd); /* it is readable for nothing; still to be deleted */
 void dp_chanwatch_settle(void); /* waits until it is done with what it is at */
 void dp_chanwatch_stop(void);
 void dp_chanwatch_after_fork(void);

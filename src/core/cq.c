@@ -345,7 +345,8 @@ static inline bool note_done(struct dp_icq *icq, struct dp_rail *rail, const str
 
 	/* a retry is of what is queued, as is what a flush lets go; the spare has nothing but flushes */
 	if (wc->status != IBV_WC_SUCCESS || (wc->wr_id & DP_FLUSH_BIT) || rail->probe == DP_PROBE_SENT || q->busy ||
-	    q->retry || dp_order_queued(&q->order) || dp_order_held(&q->order) != UINT64_MAX || q->order.flush || atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
+	    q->retry || dp_order_queued(&q->order) || dp_order_held(&q->order) != UINT64_MAX || q->order.flush ||
+	    atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
 		return false;
 	atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
 	rail->signaled--;
@@ -570,7 +571,8 @@ __attribute__((noinline)) static int take_ready(struct dp_cq *cq, int n, struct 
 				tell(cq, q);
 			while (got < n && (more = dp_fail_next(q, &wc[got])))
 				got++;
-			if (!more)
+			/* what comes behind this has an event of its own */
+			if (q->fail_told && (!more || !dp_fail_ready(q)))
 				q->fail_told = false;
 			/* its twins' flushes may still be under way: it stays on the list until it has ended */
 			more = atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING;

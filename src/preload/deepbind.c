@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * Objects opened with RTLD_DEEPBIND look into their own libraries first: one that is linked with libibverbs gets its verbs, not
- * ours, and nothing can be done but to say so. dlopen() itself leaves by a jump, so what it loaded is looked at in the next dlsym() or
- * dlopen(), or at exit.
+ * Objects opened with RTLD_DEEPBIND look into their own libraries first: one that is linked with libibverbs gets its verbs,
+ * not ours, and nothing can be done but to say so. dlopen() itself leaves by a jump, so what it loaded is looked at in the
+ * next dlsym() or dlopen(), or at exit.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
