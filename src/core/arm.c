@@ -74,14 +74,14 @@ static int arm(struct dp_cq *q, int solicited_only)
 	return 0;
 }
 
-/* Is there an event already, it will do. */
-static void raise_old(struct dp_cq *q)
+/* Is there an event already, it will do; and if that was an old one, it can still be taken back. */
+static void raise_old(struct dp_cq *q, bool was_old)
 {
 	int old = atomic_load_explicit(&q->armed, memory_order_relaxed);
 
 	if (old != DP_ARM_ANY && old != DP_ARM_SOLICITED)
 		return;
-	if (!dp_channel_push(q))
+	if (!dp_channel_push(q) && !was_old)
 		return;
 	/* if the program has it by now, it was the arm's: taken back it cannot be any more (dp_channel_pull) */
 	atomic_compare_exchange_strong(&q->armed, &old, old == DP_ARM_ANY ? DP_ARM_OLD_ANY : DP_ARM_OLD_SOLICITED);
@@ -101,7 +101,7 @@ void dp_arm_polled(struct dp_cq *q)
 
 __attribute__((noinline)) static int arm_active(struct dp_cq *q, int solicited_only)
 {
-	bool holds;
+	bool holds, was_old;
 	int ret;
 
 	/*
@@ -117,12 +117,13 @@ __attribute__((noinline)) static int arm_active(struct dp_cq *q, int solicited_o
 	if (holds)
 		dp_cq_progress(q, true);
 	dp_cq_all_told(q);
+	was_old = dp_cq_armed_old(q);
 	ret = arm(q, solicited_only);
 	if (!ret) {
 		atomic_store_explicit(&q->arm_seen, holds, memory_order_relaxed);
 		q->recv_seen = false;
 		if (dp_cq_gives(q, for_solicited(atomic_load_explicit(&q->armed, memory_order_relaxed))))
-			raise_old(q);
+			raise_old(q, was_old);
 	}
 	dp_drop(&q->lock);
 	return ret;

@@ -24,7 +24,7 @@ struct provider {
 static struct provider providers[COPIES];
 static dp_lock lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* alloc_mw is a slot that every provider with RC queue pairs fills, and that nobody patches. */
+/* dealloc_mw is a slot that every provider with RC queue pairs fills, and that nobody patches. */
 static void look_up(struct provider *p, const void *key)
 {
 	struct link_map *map;
@@ -45,7 +45,7 @@ static void look_up(struct provider *p, const void *key)
 
 static struct provider provider_of(const struct ibv_context *ctx)
 {
-	const void *key = (const void *)ctx->ops.alloc_mw;
+	const void *key = (const void *)ctx->ops.dealloc_mw;
 	struct provider found = { 0 };
 	int i;
 

@@ -10,13 +10,13 @@
 
 #include "symtab.h"
 
-/* The provider that made the context is the one to ask. alloc_mw is a slot that it fills and nobody patches. */
+/* The provider that made the context is the one to ask. dealloc_mw is a slot that it fills and nobody patches. */
 void *dp_mlx5dv_find(struct ibv_context *ctx, const char *name, const char *version, const void *caller)
 {
 	struct dp_elf elf;
 	void *p = NULL;
 
-	if (ctx && ctx->ops.alloc_mw && dp_elf_of((const void *)ctx->ops.alloc_mw, &elf))
+	if (ctx && ctx->ops.dealloc_mw && dp_elf_of((const void *)ctx->ops.dealloc_mw, &elf))
 		p = dp_elf_sym(&elf, name, version);
 	return p ? p : dp_guess(name, version, caller);
 }

@@ -25,7 +25,7 @@ extern char **environ;
 
 struct pair {
 	struct mend a, b;
-	unsigned int bad;
+	_Atomic unsigned int bad;
 };
 
 static bool up(struct pair *p)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
-/* The two versions of mlx5dv_init_obj, each of which returns its own number, in an object that also fills alloc_mw. */
+/* The two versions of mlx5dv_init_obj, each of which returns its own number, in an object that also fills dealloc_mw. */
 #include <infiniband/verbs.h>
 #include <stdlib.h>
 
@@ -13,17 +13,16 @@ EXPORT int fake_mlx5_hits(int version)
 	return version == 10 ? hits_10 : hits_12;
 }
 
-static struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
+static int dealloc_mw(struct ibv_mw *mw)
 {
-	(void)pd;
-	(void)type;
+	(void)mw;
 	abort();
 }
 
 void fake_mlx5_fill(struct ibv_context *ctx);
 EXPORT void fake_mlx5_fill(struct ibv_context *ctx)
 {
-	ctx->ops.alloc_mw = alloc_mw;
+	ctx->ops.dealloc_mw = dealloc_mw;
 }
 
 int init_obj_1_0(void *obj, uint64_t type);

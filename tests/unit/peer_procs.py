@@ -141,7 +141,7 @@ def eventually(fn, limit=5):
         time.sleep(0.02)
 
 
-def frame(kind, payload, seq=0, version=2, length=None):
+def frame(kind, payload, seq=0, version=3, length=None):
     return HEAD.pack(MAGIC, version, 0, kind, len(payload) if length is None else length, 0, seq) + payload
 
 
