@@ -194,7 +194,8 @@ void dp_peer_after_fork(void)
 	pthread_mutex_init(&life, NULL);
 	pthread_mutex_init(&box, NULL);
 	starts = 0;
-	box_open = ending = leaving = false;
+	box_open = ending = false;
+	leaving = false;
 	first = NULL;
 	last = &first;
 	on_control = false;
