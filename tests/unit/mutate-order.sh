@@ -109,7 +109,7 @@ mutate core "what is beyond the search is not waited for" \
 	'/o->next - p > o->search/,/break/ s/wait\[e\] = er->seq;/;/'
 mutate both "flushes that a broken spare took along are not asked for anew" \
 	"$(fn dp_order_flush_again "s/= o->visible.*/= o->asked[rail];/")"
-mutate both "completions ask for no flush" "$(fn want_visible 's/if (d->flags & DP_OP_SIGNALED)/if (false)/')"
+mutate both "completions ask for no flush" "$(fn want_visible 's/if (flags & DP_OP_SIGNALED)/if (false)/')"
 mutate both "at the switch nobody asks for a flush" "$(fn dp_order_bond 's/o->want\[0\] = o->next;/;/')"
 mutate both "SENDs and atomics do not write" "$(fn writes 's/ || (r == 0 && .*/;/')"
 mutate both "remote overlaps are not looked at" "$(fn conflict 's/overlap(e->remote, remote)/false/')"
