@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TRIES 64
 #define MAX_DEVS 256
 
 static struct dp_hmap mrs = DP_HMAP_INIT; /* ibv_mr pointer -> struct dp_mr_rec */
@@ -78,33 +77,41 @@ static struct ibv_mr *call(const struct dp_verbs *real, struct ibv_pd *pd, const
 	return NULL;
 }
 
-/*
- * What was rejected stays registered while we try again, or the provider would give the same key again. When the
- * tries (or the memory) run out, the last one waits for its past holders.
- */
+struct reg_arg {
+	const struct dp_verbs *real;
+	struct ibv_pd *pd;
+	const struct dp_mr_how *how;
+};
+
+static void *make_mr(const void *arg)
+{
+	const struct reg_arg *a = arg;
+
+	return call(a->real, a->pd, a->how);
+}
+
+static int drop_mr(void *mr, const void *arg)
+{
+	return ((const struct reg_arg *)arg)->real->dereg_mr(mr);
+}
+
+uint32_t dp_rkey_of_mr(const void *mr)
+{
+	return ((const struct ibv_mr *)mr)->rkey;
+}
+
 struct ibv_mr *dp_mr_register(const struct dp_verbs *real, struct ibv_pd *pd, uint32_t dev,
 			      const struct dp_mr_how *how)
 {
-	struct ibv_mr *rejected[MAX_TRIES], *mr;
+	const struct dp_key_maker k = { .what = "a memory region registered", .dev = dev, .tags = 1, .rkey = dp_rkey_of_mr,
+					.make = make_mr, .drop = drop_mr };
+	const struct reg_arg a = { real, pd, how };
 	static _Atomic bool said;
-	bool wait = false;
-	unsigned n = 0;
-	int err;
+	bool reused;
+	struct ibv_mr *mr = dp_key_make(&k, &a, &reused);
+	int err = errno;
 
-	while ((mr = call(real, pd, how)) && dp_key_blocked(dev, mr->rkey)) {
-		rejected[n++] = mr;
-		if (n == MAX_TRIES)
-			break;
-	}
-	err = errno;
-	if (n && (!mr || n == MAX_TRIES)) {
-		mr = rejected[--n];
-		wait = true;
-	}
-	while (n)
-		if (real->dereg_mr(rejected[--n]))
-			dp_warn("a memory region registered on trial could not be given up: %s", strerror(errno));
-	if (wait && !dp_key_wait(dev, mr->rkey, dp_now_ns() + dp_lease_bound()) && !atomic_exchange(&said, true))
+	if (reused && !atomic_exchange(&said, true))
 		dp_warn("remote key 0x%x is used again although its past holders did not answer within the lease",
 			mr->rkey);
 	errno = err;

@@ -96,9 +96,21 @@ extern pthread_rwlock_t dp_mr_life;
 /* A number for the device whose keys these are; 0, shared, when there are too many. */
 uint32_t dp_key_dev(const char *dev);
 struct dp_mr_rec *dp_mr_find(struct ibv_mr *mr);
+/* keymake.c: one kind of object that has a remote key. */
+struct dp_key_maker {
+	const char *what; /* "a memory region registered" */
+	uint32_t dev;
+	uint32_t tags; /* 1, or 256: the lowest byte of its key may be any; dp_key_blocked_tags() */
+	uint32_t (*rkey)(const void *object);
+	void *(*make)(const void *arg);
+	int (*drop)(void *object, const void *arg); /* as dereg_mr */
+};
+/* Never one with a key in quarantine. *reused: but this has one, past holders did not answer in time. NULL and errno. */
+void *dp_key_make(const struct dp_key_maker *k, const void *arg, bool *reused);
 /* Registers, never with a key in quarantine on dev. NULL and errno. */
 struct ibv_mr *dp_mr_register(const struct dp_verbs *real, struct ibv_pd *pd, uint32_t dev,
 			      const struct dp_mr_how *how);
+uint32_t dp_rkey_of_mr(const void *mr); /* for a struct dp_key_maker */
 /* Registers the twins and sets usable; r must be unpublished. Counts and says why if one fails. */
 void dp_mr_twins_make(struct dp_mr_rec *r);
 void dp_mr_twins_drop(struct dp_mr_rec *r); /* likewise unpublished */
