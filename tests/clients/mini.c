@@ -214,3 +214,14 @@ void mend_expect(struct mend *e, uint64_t id, enum ibv_wc_opcode op, int64_t byt
 	CHECK(wc.status || byte_len < 0 || wc.byte_len == byte_len, "byte_len %u instead of %lld", wc.byte_len,
 	      (long long)byte_len);
 }
+
+void mini_cases(const struct mini_case *c, size_t n)
+{
+	const char *only = getenv("CASE"), *skip = getenv("SKIP");
+
+	for (size_t i = 0; i < n; i++)
+		if ((!only || !strcmp(only, c[i].name)) && !(skip && strstr(skip, c[i].name))) {
+			printf("%s\n", c[i].name);
+			c[i].fn();
+		}
+}

@@ -81,4 +81,11 @@ int mend_recv(struct mend *e, size_t off, size_t len, uint64_t id);
 /* Waits for one completion and checks its wr_id, status, qp_num and opcode. */
 void mend_expect(struct mend *e, uint64_t id, enum ibv_wc_opcode op, int64_t byte_len);
 
+/* Runs the cases one by one, each after its name: the one that CASE names, or all, but those named in SKIP. */
+struct mini_case {
+	const char *name;
+	void (*fn)(void);
+};
+void mini_cases(const struct mini_case *c, size_t n);
+
 #endif

@@ -547,7 +547,7 @@ static void rw(void)
 	printf("  wrong: %d\n", wrong);
 }
 
-static const struct { const char *name; void (*fn)(void); } cases[] = {
+static const struct mini_case cases[] = {
 #define C(x) { #x, x }
 	C(toomany), C(midbad), C(queuedbad), C(misatomic0), C(misatomic1), C(unsigbad), C(unsigmid), C(peerhears),
 	C(sameids), C(sameids0), C(alias), C(top), C(wrap), C(sizes), C(deadlkey), C(halflocal), C(twopds), C(depth1),
@@ -557,16 +557,10 @@ static const struct { const char *name; void (*fn)(void); } cases[] = {
 
 int main(int argc, char **argv)
 {
-	const char *only = getenv("CASE"), *skip = getenv("SKIP");
-
 	mini_start(&m, argc, argv, "requests one by one");
 	if (mend_open(&a, &m, m.dev, &want) || mend_open(&b, &m, m.peer_dev, &want))
 		return 2;
-	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-		if ((!only || !strcmp(only, cases[i].name)) && !(skip && strstr(skip, cases[i].name))) {
-			printf("%s\n", cases[i].name);
-			cases[i].fn();
-		}
+	mini_cases(cases, sizeof(cases) / sizeof(cases[0]));
 	mend_close(&a);
 	mend_close(&b);
 	fprintf(stderr, "failed %u\n", mini_failed);

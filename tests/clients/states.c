@@ -439,7 +439,7 @@ static void full(void)
 	}
 }
 
-static const struct { const char *name; void (*fn)(void); } cases[] = {
+static const struct mini_case cases[] = {
 #define C(x) { #x, x }
 	C(sqd_idle), C(sqd_busy), C(sqd_ends), C(reset_busy), C(access_write), C(access_read), C(access_both),
 	C(access_destroy), C(imm), C(refusals), C(full),
@@ -447,16 +447,10 @@ static const struct { const char *name; void (*fn)(void); } cases[] = {
 
 int main(int argc, char **argv)
 {
-	const char *only = getenv("CASE");
-
 	mini_start(&m, argc, argv, "states and refusals one by one");
 	if (mend_open(&a, &m, m.dev, &want) || mend_open(&b, &m, m.peer_dev, &want))
 		return 2;
-	for (unsigned int i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-		if (!only || !strcmp(only, cases[i].name)) {
-			printf("%s\n", cases[i].name);
-			cases[i].fn();
-		}
+	mini_cases(cases, sizeof(cases) / sizeof(cases[0]));
 	mend_close(&a);
 	mend_close(&b);
 	fprintf(stderr, "failed %u\n", mini_failed);

@@ -506,7 +506,7 @@ static void attributes(void)
 	bulk(&a, &b, 9, b.mr->rkey);
 }
 
-static const struct { const char *name; void (*fn)(void); } cases[] = {
+static const struct mini_case cases[] = {
 #define C(x) { #x, x }
 	C(srq), C(xrc), C(raw), C(uc), C(ud), C(mw2_local), C(mw2_remote), C(reused_key), C(domains), C(memory), C(imports),
 	C(attributes),
@@ -514,16 +514,10 @@ static const struct { const char *name; void (*fn)(void); } cases[] = {
 
 int main(int argc, char **argv)
 {
-	const char *only = getenv("CASE");
-
 	mini_start(&m, argc, argv, "objects and attributes one by one");
 	if (mend_open(&a, &m, m.dev, &want) || mend_open(&b, &m, m.peer_dev, &want))
 		return 2;
-	for (unsigned int i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-		if (!only || !strcmp(only, cases[i].name)) {
-			printf("%s\n", cases[i].name);
-			cases[i].fn();
-		}
+	mini_cases(cases, sizeof(cases) / sizeof(cases[0]));
 	mend_close(&a);
 	mend_close(&b);
 	fprintf(stderr, "failed %u\n", mini_failed);
