@@ -172,6 +172,10 @@ static void forks(bool init)
 
 		post(&p, 100);
 		fflush(NULL);
+#ifdef __SANITIZE_ADDRESS__
+		/* a child of a process in which another thread allocates inherits ASan's lock, and hangs */
+		mini_nap(20);
+#endif
 		pid = fork();
 		if (!pid) {
 			if (i == 1)
