@@ -203,7 +203,7 @@ void make_cq(struct fake_cq *f, struct ibv_comp_channel *channel, bool record)
 	dp_channel_attach(shadow, &f->rec);
 }
 
-bool destroy_cq(struct fake_cq *f, unsigned ms)
+bool destroy_cq(struct fake_cq *f)
 {
 	if (dp_cq_find(&f->cq)) {
 		dp_hmap_del(&records, (uintptr_t)&f->cq);
@@ -212,7 +212,7 @@ bool destroy_cq(struct fake_cq *f, unsigned ms)
 		ck_assert(dp_channel_detach_plain(&f->cq));
 	}
 	ck_assert_ptr_eq(f->cq.channel, &f->kernel_ch->ch);
-	return fake_destroy_cq(f, ms);
+	return fake_destroy_cq(f, 20000);
 }
 
 void hold_in(struct fake_cq *f)

@@ -34,7 +34,8 @@ bool fake_destroy_cq(struct fake_cq *f, unsigned ms);
 void setup(void);
 /* As create_cq does it. */
 void make_cq(struct fake_cq *f, struct ibv_comp_channel *channel, bool record);
-bool destroy_cq(struct fake_cq *f, unsigned ms);
+/* Waits, as the real one: a thread may have taken an event that it acknowledges only now. */
+bool destroy_cq(struct fake_cq *f);
 /* As when it gets its first twin. */
 void hold_in(struct fake_cq *f);
 void kernel_event(struct fake_cq *f);
