@@ -413,7 +413,8 @@ enum dp_qp_state {
 
 /* A copy of a WR of which some part waits. */
 struct dp_qwr {
-	struct ibv_send_wr wr; /* sg_list points to sge[]; next NULL */
+	struct ibv_send_wr wr; /* sg_list points to sge[]; next NULL; bind_mw.mw is ours */
+	struct ibv_mw mw;      /* the window as it was: the program may give it its new key as soon as post_send returned */
 	bool inlined;	       /* sg_list[0] points to the bytes behind the arrays */
 	struct dp_part *part;  /* [nrails], NULL: whole */
 	uint32_t *rkey;	       /* [nrails] */

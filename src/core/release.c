@@ -24,6 +24,11 @@ struct dp_qwr *dp_qwr_new(struct dp_qp *q, const struct ibv_send_wr *wr, const s
 	*w = (struct dp_qwr){ .wr = *wr, .inlined = inlined };
 	w->wr.next = NULL;
 	w->wr.sg_list = w->sge;
+	/* providers read no more of it than is in it (pd, type, rkey): see their post_send */
+	if (wr->opcode == IBV_WR_BIND_MW) {
+		w->mw = *wr->bind_mw.mw;
+		w->wr.bind_mw.mw = &w->mw;
+	}
 	if (nsge)
 		memcpy(w->sge, wr->sg_list, nsge * sizeof(w->sge[0]));
 	if (part) {

@@ -93,7 +93,9 @@ enum ibv_wc_status sn_bind(struct sn_qp *q, const struct sn_wqe *w)
 	struct sn_mr *win = sn_find_key(q->dev, w->bind.old_rkey), *mr = sn_find_key(q->dev, w->bind.lkey);
 	bool type2;
 
-	if (!win || !win->window || sn_base_pd(win->mr.pd) != q->pd || (w->bind.new_rkey ^ w->bind.old_rkey) >> 8)
+	/* as soft-RoCE, which wants the key that the window has (the kernel's rxe_mw.c, rxe_bind_mw) */
+	if (!win || !win->window || sn_base_pd(win->mr.pd) != q->pd || (uint8_t)w->bind.old_rkey != win->rtag ||
+	    (w->bind.new_rkey ^ w->bind.old_rkey) >> 8)
 		return IBV_WC_MW_BIND_ERR;
 	/* type 2 must be made invalid first */
 	type2 = mw_of(win)->mw.type == IBV_MW_TYPE_2;

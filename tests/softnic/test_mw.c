@@ -54,11 +54,15 @@ static int bind1(struct windowed *w, uint64_t id, struct ibv_mw_bind_info i)
 static int bind2(struct windowed *w, uint64_t id, uint32_t rkey, struct ibv_mw_bind_info i)
 {
 	struct ibv_send_wr wr = { .wr_id = id, .opcode = IBV_WR_BIND_MW }, *bad;
+	int ret;
 
 	wr.bind_mw.mw = w->mw;
 	wr.bind_mw.rkey = rkey;
 	wr.bind_mw.bind_info = i;
-	return ibv_post_send(w->b.qp, &wr, &bad);
+	ret = ibv_post_send(w->b.qp, &wr, &bad);
+	if (!ret)
+		w->mw->rkey = rkey;
+	return ret;
 }
 
 static int invalidate(struct end *e, uint64_t id, enum ibv_wr_opcode op, uint32_t rkey)
@@ -287,6 +291,7 @@ START_TEST(among_others)
 		ibv_wr_rdma_write(x, w.a.mr->rkey, (uintptr_t)w.a.buf + LEN / 2);
 		ibv_wr_set_sge(x, w.b.mr->lkey, (uintptr_t)w.b.buf + LEN / 2, n);
 		ck_assert_int_eq(ibv_wr_complete(x), 0);
+		w.mw->rkey = key;
 		for (uint64_t id = 1; id <= 4; id++)
 			want(&w.b, id, IBV_WC_SUCCESS);
 		check_filled(w.a.buf, n, (uint32_t)round);
@@ -304,6 +309,7 @@ START_TEST(among_others)
 		wr[1].bind_mw.bind_info = i;
 		wr[2] = (struct ibv_send_wr){ .wr_id = 7, .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = key };
 		ck_assert_int_eq(ibv_post_send(w.b.qp, wr, &bad), 0);
+		w.mw->rkey = key;
 		for (uint64_t id = 5; id <= 7; id++)
 			want(&w.b, id, IBV_WC_SUCCESS);
 	}
