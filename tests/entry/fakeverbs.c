@@ -123,7 +123,7 @@ EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t leng
 	return ibv_reg_mr_iova2(pd, addr, length, iova, (unsigned int)access);
 }
 
-#ifndef NO_DMABUF
+#ifndef BEFORE_1_12
 EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
 					int access)
 {
@@ -131,6 +131,26 @@ EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size
 	(void)fd;
 	HIT(reg_dmabuf_mr);
 	return ibv_reg_mr_iova2(pd, NULL, length, iova, (unsigned int)access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr)
+{
+	const struct dp_mr_init_attr *a = (const struct dp_mr_init_attr *)attr;
+
+	HIT(reg_mr_ex);
+	return ibv_reg_mr_iova2(pd, a->addr, a->length, a->iova, (unsigned int)a->access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access)
+{
+	struct dp_mr_init_attr a = {.length = length,
+				    .access = access,
+				    .comp_mask = DP_MR_INIT_ADDR | DP_MR_INIT_BUF,
+				    .addr = addr,
+				    .buf = buf};
+
+	HIT(reg_buf_mr);
+	return ibv_reg_mr_ex(pd, (struct ibv_mr_init_attr *)&a);
 }
 #endif
 
