@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #include "fakeverbs.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,46 @@ EXPORT int fake_count(const char *verb)
 		if (!strcmp(verb, all[i]->name))
 			return atomic_load(&all[i]->n);
 	return -1;
+}
+
+static struct fake_call calls[FAKE_CALLS];
+static int ncalls;
+static pthread_mutex_t calls_lock = PTHREAD_MUTEX_INITIALIZER;
+
+EXPORT void fake_record(const char *verb, const struct ibv_context *ctx, uint64_t ret, const uint64_t arg[6])
+{
+	pthread_mutex_lock(&calls_lock);
+	if (ncalls < FAKE_CALLS) {
+		calls[ncalls] = (struct fake_call){.verb = verb, .ctx = ctx, .ret = ret};
+		memcpy(calls[ncalls++].arg, arg, sizeof(calls[0].arg));
+	}
+	pthread_mutex_unlock(&calls_lock);
+}
+
+EXPORT int fake_calls(struct fake_call out[FAKE_CALLS])
+{
+	int n;
+
+	pthread_mutex_lock(&calls_lock);
+	n = ncalls;
+	memcpy(out, calls, sizeof(calls));
+	pthread_mutex_unlock(&calls_lock);
+	return n;
+}
+
+EXPORT void fake_forget(void)
+{
+	pthread_mutex_lock(&calls_lock);
+	ncalls = 0;
+	pthread_mutex_unlock(&calls_lock);
+}
+
+/* of regions and of queue pairs */
+static uint32_t next_number(void)
+{
+	static _Atomic uint32_t last;
+
+	return atomic_fetch_add(&last, 1) + 1;
 }
 
 #define HIT(verb) atomic_fetch_add(&c_##verb.n, 1)
@@ -100,13 +141,13 @@ EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len
 {
 	struct ibv_mr *mr = calloc(1, sizeof(*mr));
 
-	(void)iova;
-	(void)access;
 	HIT(reg_mr_iova2);
 	mr->context = pd->context;
 	mr->pd = pd;
 	mr->addr = addr;
 	mr->length = length;
+	mr->lkey = mr->rkey = next_number();
+	FAKE_RECORD("reg_mr_iova2", pd->context, FAKE_P(mr), FAKE_P(pd), FAKE_P(addr), length, iova, access);
 	return mr;
 }
 
@@ -248,14 +289,19 @@ EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *
 	qp->context = pd->context;
 	qp->pd = pd;
 	qp->send_cq = attr->send_cq;
+	qp->recv_cq = attr->recv_cq;
+	qp->qp_type = attr->qp_type;
+	qp->qp_num = next_number();
+	FAKE_RECORD("create_qp", pd->context, FAKE_P(qp), FAKE_P(pd), FAKE_P(attr), attr->qp_type);
 	return qp;
 }
 
 EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
-	(void)mask;
 	HIT(modify_qp);
-	qp->state = attr->qp_state;
+	FAKE_RECORD("modify_qp", qp->context, 0, FAKE_P(qp), FAKE_P(attr), (unsigned int)mask);
+	if (mask & IBV_QP_STATE)
+		qp->state = attr->qp_state;
 	return 0;
 }
 
