@@ -443,6 +443,37 @@ out:
 	return ret;
 }
 
+/*
+ * Of a region that this process registered and another imported: it lives on there, and so do its keys, so nothing may be on its
+ * way to the twins when they go.
+ */
+void dp_unimport_mr(struct ibv_mr *mr)
+{
+	const struct dp_verbs *real = dp_real_of(mr->context);
+	struct dp_mr_rec *r = dp_mr_find(mr);
+	struct dp_holder *h;
+	uint64_t seq;
+
+	if (!real || !real->unimport_mr)
+		return;
+	if (!r) {
+		real->unimport_mr(mr);
+		return;
+	}
+	pthread_rwlock_rdlock(&dp_mr_life);
+	dp_hmap_del(&mrs, (uint64_t)(uintptr_t)mr);
+	h = dp_mr_unpublish(r);
+	if (h) {
+		dp_holders_block(h, &seq);
+		dp_holders_invalidate(h, 0);
+		dp_holders_settled(seq, dp_now_ns() + dp_lease_bound());
+	}
+	dp_mr_twins_drop(r);
+	real->unimport_mr(mr);
+	dp_mr_forget(r);
+	pthread_rwlock_unlock(&dp_mr_life);
+}
+
 static void unlist(void *val, void *arg)
 {
 	struct dp_mr_rec *r = val;

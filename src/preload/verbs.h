@@ -76,6 +76,8 @@ struct dp_mr_init_attr {
 	  (struct ibv_mr * mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access),                  \
 	  (mr, flags, pd, addr, length, access))                                                                      \
 	X(int, dereg_mr, "IBVERBS_1.1", (struct ibv_mr * mr), (mr))                                                   \
+	X(void, unimport_mr, "IBVERBS_1.10", (struct ibv_mr * mr), (mr))                                              \
+	X(void, unimport_pd, "IBVERBS_1.10", (struct ibv_pd * pd), (pd))                                              \
 	X(struct ibv_comp_channel *, create_comp_channel, "IBVERBS_1.0", (struct ibv_context * ctx), (ctx))           \
 	X(int, destroy_comp_channel, "IBVERBS_1.0", (struct ibv_comp_channel * channel), (channel))                   \
 	X(struct ibv_cq *, create_cq, "IBVERBS_1.1",                                                                  \

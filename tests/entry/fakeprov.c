@@ -203,24 +203,12 @@ EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *ctx, uint32_t handle)
 	return pd;
 }
 
-EXPORT void ibv_unimport_pd(struct ibv_pd *pd)
-{
-	FAKE_RECORD("unimport_pd", pd->context, 0, FAKE_P(pd));
-	free(pd);
-}
-
 EXPORT struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle)
 {
 	struct ibv_mr *mr = new_mr(pd);
 
 	FAKE_RECORD("import_mr", pd->context, FAKE_P(mr), FAKE_P(pd), handle);
 	return mr;
-}
-
-EXPORT void ibv_unimport_mr(struct ibv_mr *mr)
-{
-	FAKE_RECORD("unimport_mr", mr->context, 0, FAKE_P(mr));
-	free(mr);
 }
 
 EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *ctx, uint32_t handle)

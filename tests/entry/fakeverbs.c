@@ -213,6 +213,20 @@ EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 	return 0;
 }
 
+EXPORT void ibv_unimport_mr(struct ibv_mr *mr)
+{
+	HIT(unimport_mr);
+	FAKE_RECORD("unimport_mr", mr->context, 0, FAKE_P(mr));
+	free(mr);
+}
+
+EXPORT void ibv_unimport_pd(struct ibv_pd *pd)
+{
+	HIT(unimport_pd);
+	FAKE_RECORD("unimport_pd", pd->context, 0, FAKE_P(pd));
+	free(pd);
+}
+
 EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *ctx)
 {
 	struct ibv_comp_channel *channel = calloc(1, sizeof(*channel));

@@ -219,6 +219,22 @@ static void imported(void)
 	ctx = own;
 }
 
+/* What another process imported may be left to it: our struct goes, the object stays, its twins go. */
+static void left_to_another(void)
+{
+	struct ibv_pd *own = ibv_alloc_pd(ctx);
+	struct ibv_mr *mr = ibv_reg_mr(own, mem, sizeof(mem), ACCESS);
+	unsigned int mrs = (unsigned int)fake_count("dereg_mr"), pds = (unsigned int)fake_count("dealloc_pd");
+
+	fake_forget();
+	ibv_unimport_mr(mr);
+	REACHED("unimport_mr", 0, P(mr));
+	CHECK((unsigned int)fake_count("dereg_mr") == mrs + twins, "%d", fake_count("dereg_mr"));
+	ibv_unimport_pd(own);
+	REACHED("unimport_pd", 0, P(own));
+	CHECK((unsigned int)fake_count("dealloc_pd") == pds + twins, "%d", fake_count("dealloc_pd"));
+}
+
 static void ece_and_rate(void)
 {
 	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq};
@@ -257,6 +273,7 @@ int main(int argc, char **argv)
 	device_memory();
 	implicit();
 	imported();
+	left_to_another();
 	ece_and_rate();
 	CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx), "the end");
 	ibv_free_device_list(list);

@@ -2,6 +2,7 @@
 #include "use.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MUST(cond)                                                                                                    \
@@ -23,7 +24,7 @@ int use_all(const struct api *api)
 	struct ibv_mr *mr[6] = {NULL};
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
-	struct ibv_pd *pd;
+	struct ibv_pd *pd, *imported;
 	char buf[64];
 	struct dp_mr_init_attr ex = {.length = sizeof(buf), .comp_mask = DP_MR_INIT_ADDR, .addr = buf};
 	void *cookie;
@@ -63,6 +64,12 @@ int use_all(const struct api *api)
 	for (i = 0; i < 6; i++)
 		if (mr[i])
 			MUST(!v->dereg_mr(mr[i]));
+	MUST(mr[0] = calloc(1, sizeof(*mr[0])));
+	mr[0]->context = ctx;
+	v->unimport_mr(mr[0]);
+	MUST(imported = calloc(1, sizeof(*imported)));
+	imported->context = ctx;
+	v->unimport_pd(imported);
 	MUST(!v->dealloc_pd(pd));
 	MUST(!v->close_device(ctx));
 	return 0;
