@@ -39,6 +39,7 @@ static const struct dp_verbs ours = {
 	.destroy_qp = dp_destroy_qp,
 	.qp_to_qp_ex = dp_qp_to_qp_ex,
 	.query_qp_data_in_order = dp_query_qp_data_in_order,
+	.qp_attach_comp_cntr = dp_qp_attach_comp_cntr,
 	.get_async_event = dp_get_async_event,
 	.close_device = dp_close_device,
 };

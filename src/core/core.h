@@ -170,6 +170,7 @@ struct ibv_mr *dp_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int acces
 struct ibv_mr *dp_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access);
 struct ibv_mr *dp_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access);
 struct ibv_mr *dp_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
+int dp_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr *cntr, struct ibv_qp_attach_comp_cntr_attr *attr);
 void dp_unimport_mr(struct ibv_mr *mr);
 void dp_unimport_pd(struct ibv_pd *pd);
 struct ibv_mr *dp_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr);

@@ -18,13 +18,16 @@
 #undef ibv_get_device_list
 
 /*
- * Headers before libibverbs 1.15 and 1.17 lack what follows. The struct is rdma-core's ibv_mr_init_attr (libibverbs/verbs.h);
- * a caller's may end before a member that its comp_mask does not name.
+ * Headers before libibverbs 1.15, 1.17 and 1.18 lack what follows. The struct is rdma-core's ibv_mr_init_attr
+ * (libibverbs/verbs.h); a caller's may end before a member that its comp_mask does not name.
  */
 struct ibv_mr_init_attr;
 struct ibv_buf;
+struct ibv_comp_cntr;
+struct ibv_qp_attach_comp_cntr_attr;
 struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr);
 struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access);
+int ibv_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr *cntr, struct ibv_qp_attach_comp_cntr_attr *attr);
 
 enum dp_mr_init_mask {
 	DP_MR_INIT_IOVA = 1 << 0,
@@ -96,6 +99,9 @@ struct dp_mr_init_attr {
 	X(struct ibv_qp_ex *, qp_to_qp_ex, "IBVERBS_1.6", (struct ibv_qp * qp), (qp))                                 \
 	X(int, query_qp_data_in_order, "IBVERBS_1.14",                                                                \
 	  (struct ibv_qp * qp, enum ibv_wr_opcode op, uint32_t flags), (qp, op, flags))                               \
+	X(int, qp_attach_comp_cntr, "IBVERBS_1.18",                                                                   \
+	  (struct ibv_qp * qp, struct ibv_comp_cntr * cntr, struct ibv_qp_attach_comp_cntr_attr * attr),              \
+	  (qp, cntr, attr))                                                                                           \
 	X(int, get_async_event, "IBVERBS_1.1", (struct ibv_context * ctx, struct ibv_async_event * event),            \
 	  (ctx, event))                                                                                               \
 	X(int, close_device, "IBVERBS_1.1", (struct ibv_context * ctx), (ctx))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #include "fakeverbs.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -192,6 +193,16 @@ EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, voi
 
 	HIT(reg_buf_mr);
 	return ibv_reg_mr_ex(pd, (struct ibv_mr_init_attr *)&a);
+}
+
+/* refuses what is attached to nothing */
+EXPORT int ibv_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr *cntr, struct ibv_qp_attach_comp_cntr_attr *attr)
+{
+	int ret = cntr ? 0 : EINVAL;
+
+	HIT(qp_attach_comp_cntr);
+	FAKE_RECORD("qp_attach_comp_cntr", qp->context, (uint64_t)ret, FAKE_P(qp), FAKE_P(cntr), FAKE_P(attr));
+	return ret;
 }
 #endif
 

@@ -256,6 +256,32 @@ static void ece_and_rate(void)
 	CHECK(!ibv_destroy_qp(qp), "destroy_qp");
 }
 
+/* Told apart by what the library says of queue pairs that it may stripe. */
+static bool promises_order(struct ibv_qp *qp)
+{
+	return ibv_query_qp_data_in_order(qp, IBV_WR_RDMA_WRITE, 0);
+}
+
+/* The device's own count of completions knows nothing of siblings: such a queue pair stays native. */
+static void counted(void)
+{
+	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq};
+	struct ibv_qp_attach_comp_cntr_attr *attr = (void *)&mem[8];
+	struct ibv_comp_cntr *cntr = (void *)mem;
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	int ret;
+
+	fake_forget();
+	CHECK(promises_order(qp) == !twins, "before");
+	ret = ibv_qp_attach_comp_cntr(qp, NULL, attr);
+	CHECK(ret == EINVAL && promises_order(qp) == !twins, "%d", ret);
+	REACHED("qp_attach_comp_cntr", EINVAL, P(qp), 0, P(attr));
+	ret = ibv_qp_attach_comp_cntr(qp, cntr, attr);
+	CHECK(!ret && promises_order(qp), "%d", ret);
+	REACHED("qp_attach_comp_cntr", 0, P(qp), P(cntr), P(attr));
+	CHECK(!ibv_destroy_qp(qp), "destroy_qp");
+}
+
 int main(int argc, char **argv)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -275,6 +301,7 @@ int main(int argc, char **argv)
 	imported();
 	left_to_another();
 	ece_and_rate();
+	counted();
 	CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx), "the end");
 	ibv_free_device_list(list);
 	return failures ? 1 : 0;

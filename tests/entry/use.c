@@ -53,6 +53,8 @@ int use_all(const struct api *api)
 	MUST(qp = v->create_qp(pd, &init));
 	MUST(!v->qp_to_qp_ex(qp));
 	MUST(v->query_qp_data_in_order(qp, IBV_WR_RDMA_WRITE, 0) == 1);
+	if (v->qp_attach_comp_cntr)
+		MUST(!v->qp_attach_comp_cntr(qp, (struct ibv_comp_cntr *)buf, NULL));
 	MUST(!v->modify_qp(qp, &attr, IBV_QP_STATE));
 	MUST(qp->state == IBV_QPS_INIT);
 	MUST(!v->get_cq_event(channel, &cq, &cookie));
