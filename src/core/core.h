@@ -170,6 +170,11 @@ struct ibv_mr *dp_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int acces
 struct ibv_mr *dp_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access);
 struct ibv_mr *dp_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access);
 struct ibv_mr *dp_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
+int dp_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr *cntr, struct ibv_qp_attach_comp_cntr_attr *attr);
+void dp_unimport_mr(struct ibv_mr *mr);
+void dp_unimport_pd(struct ibv_pd *pd);
+struct ibv_mr *dp_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr);
+struct ibv_mr *dp_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access);
 int dp_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
 int dp_dereg_mr(struct ibv_mr *mr);
 /* A region that the program had made past verbs: it gets twins as one of dp_reg_dmabuf_mr(). */

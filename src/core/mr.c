@@ -55,6 +55,12 @@ uint32_t dp_key_dev(const char *dev)
 
 static struct ibv_mr *call(const struct dp_verbs *real, struct ibv_pd *pd, const struct dp_mr_how *h)
 {
+	if (h->attr && real->reg_mr_ex)
+		return real->reg_mr_ex(pd, h->attr);
+	if (h->buf && real->reg_buf_mr)
+		return real->reg_buf_mr(pd, h->buf, h->addr, h->length, (int)h->access);
+	if (h->attr || h->buf)
+		goto unsupported;
 	switch (h->kind) {
 	case DP_MR_REG:
 		if (real->reg_mr)
@@ -72,7 +78,10 @@ static struct ibv_mr *call(const struct dp_verbs *real, struct ibv_pd *pd, const
 		if (real->reg_dmabuf_mr)
 			return real->reg_dmabuf_mr(pd, h->offset, h->length, h->iova, h->fd, (int)h->access);
 		break;
+	case DP_MR_UNKNOWN:
+		break;
 	}
+unsupported:
 	errno = EOPNOTSUPP;
 	return NULL;
 }
@@ -243,6 +252,8 @@ static void record(struct dp_pd *pd, struct ibv_mr *mr, const struct dp_mr_how *
 	r->m.lkey = mr->lkey;
 	r->m.rkey = mr->rkey;
 	r->how = *how;
+	r->how.attr = NULL;
+	r->how.buf = NULL;
 	r->dev = dev;
 	dp_mr_twins_make(r);
 	r->how.fd = -1;
@@ -269,7 +280,7 @@ no_memory:
 
 static struct ibv_mr *reg(struct ibv_pd *pd, const struct dp_mr_how *how)
 {
-	struct dp_pd *p = dp_pd_find(pd);
+	struct dp_pd *p = how->kind == DP_MR_UNKNOWN ? NULL : dp_pd_find(pd);
 	struct ibv_mr *mr;
 	uint64_t deadline;
 	uint32_t dev;
@@ -330,6 +341,50 @@ struct ibv_mr *dp_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t lengt
 					    .fd = fd, .access = (unsigned int)access });
 }
 
+/*
+ * What attr asks for, as the older verbs say it: so the twins are made. A DMA handle and memory of ibv_alloc_buf are rail
+ * 0's device's; the first is a hint, the second is registered by its address.
+ */
+static enum dp_mr_kind kind_of(const struct dp_mr_init_attr *a)
+{
+	const uint64_t fd = DP_MR_INIT_FD | DP_MR_INIT_FD_OFFSET, of_fd = fd | DP_MR_INIT_IOVA | DP_MR_INIT_DMAH;
+
+	if (a->comp_mask & fd)
+		return (a->comp_mask | DP_MR_INIT_DMAH) == of_fd ? DP_MR_DMABUF : DP_MR_UNKNOWN;
+	if (!(a->comp_mask & DP_MR_INIT_ADDR) || a->comp_mask & ~(uint64_t)DP_MR_INIT_ALL)
+		return DP_MR_UNKNOWN;
+	return DP_MR_IOVA2;
+}
+
+struct ibv_mr *dp_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr)
+{
+	const struct dp_mr_init_attr *a = (const struct dp_mr_init_attr *)attr;
+	struct dp_mr_how how = { .kind = kind_of(a), .length = a->length, .fd = -1, .access = (unsigned int)a->access,
+				 .attr = attr };
+
+	switch (how.kind) {
+	case DP_MR_DMABUF:
+		how.fd = a->fd;
+		how.offset = a->fd_offset;
+		how.iova = a->iova;
+		break;
+	case DP_MR_UNKNOWN: /* of a later version, perhaps */
+		dp_fallback(DP_FB_MR_TWIN_FAILED);
+		break;
+	default:
+		how.addr = a->addr;
+		how.iova = a->comp_mask & DP_MR_INIT_IOVA ? a->iova : (uint64_t)(uintptr_t)a->addr;
+	}
+	return reg(pd, &how);
+}
+
+struct ibv_mr *dp_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access)
+{
+	return reg(pd, &(struct dp_mr_how){ .kind = DP_MR_IOVA2, .addr = addr, .length = length, .fd = -1,
+					    .iova = (uint64_t)(uintptr_t)addr, .access = (unsigned int)access,
+					    .buf = buf });
+}
+
 void dp_dmabuf_made(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t offset, size_t length, uint64_t iova, int fd,
 		    int access)
 {
@@ -386,6 +441,37 @@ int dp_dereg_mr(struct ibv_mr *mr)
 out:
 	pthread_rwlock_unlock(&dp_mr_life);
 	return ret;
+}
+
+/*
+ * Of a region that this process registered and another imported: it lives on there, and so do its keys, so nothing may be on its
+ * way to the twins when they go.
+ */
+void dp_unimport_mr(struct ibv_mr *mr)
+{
+	const struct dp_verbs *real = dp_real_of(mr->context);
+	struct dp_mr_rec *r = dp_mr_find(mr);
+	struct dp_holder *h;
+	uint64_t seq;
+
+	if (!real || !real->unimport_mr)
+		return;
+	if (!r) {
+		real->unimport_mr(mr);
+		return;
+	}
+	pthread_rwlock_rdlock(&dp_mr_life);
+	dp_hmap_del(&mrs, (uint64_t)(uintptr_t)mr);
+	h = dp_mr_unpublish(r);
+	if (h) {
+		dp_holders_block(h, &seq);
+		dp_holders_invalidate(h, 0);
+		dp_holders_settled(seq, dp_now_ns() + dp_lease_bound());
+	}
+	dp_mr_twins_drop(r);
+	real->unimport_mr(mr);
+	dp_mr_forget(r);
+	pthread_rwlock_unlock(&dp_mr_life);
 }
 
 static void unlist(void *val, void *arg)

@@ -167,6 +167,40 @@ struct ibv_pd *dp_alloc_pd(struct ibv_context *ctx)
 	return pd;
 }
 
+/* Memory of ours in the program's own PD would keep it busy; a QP's twin that needs it later registers it again. */
+static void free_scratch(struct dp_pd *p)
+{
+	dp_take(&p->settling);
+	if (!p->guests)
+		dp_scratch_drop(p, true);
+	dp_drop(&p->settling);
+}
+
+static void gone(struct dp_pd *p)
+{
+	unpublish_id(p);
+	drop_twins(p);
+	atomic_fetch_sub_explicit(&p->c->refs, 1, memory_order_relaxed);
+	dp_pd_put(p);
+}
+
+/* It may be one that this process allocated and another imported: that one will deallocate it. */
+void dp_unimport_pd(struct ibv_pd *pd)
+{
+	const struct dp_verbs *real = dp_real_of(pd->context);
+	struct dp_pd *p = dp_pd_find(pd);
+
+	if (!real || !real->unimport_pd)
+		return;
+	if (p) {
+		free_scratch(p);
+		dp_hmap_del(&pds, (uint64_t)(uintptr_t)pd);
+	}
+	real->unimport_pd(pd);
+	if (p)
+		gone(p);
+}
+
 int dp_dealloc_pd(struct ibv_pd *pd)
 {
 	const struct dp_verbs *real = dp_real_of(pd->context);
@@ -177,11 +211,7 @@ int dp_dealloc_pd(struct ibv_pd *pd)
 		return EOPNOTSUPP;
 	if (!p)
 		return real->dealloc_pd(pd);
-	/* memory of ours in the program's own PD would keep it busy; a QP's twin that needs it later registers it again */
-	dp_take(&p->settling);
-	if (!p->guests)
-		dp_scratch_drop(p, true);
-	dp_drop(&p->settling);
+	free_scratch(p);
 	/* before the real one: another thread may be given the same pointer at once */
 	dp_hmap_del(&pds, (uint64_t)(uintptr_t)pd);
 	ret = real->dealloc_pd(pd);
@@ -190,10 +220,7 @@ int dp_dealloc_pd(struct ibv_pd *pd)
 			dp_warn("%s: out of memory: a protection domain loses its twins", p->c->dev);
 		return ret;
 	}
-	unpublish_id(p);
-	drop_twins(p);
-	atomic_fetch_sub_explicit(&p->c->refs, 1, memory_order_relaxed);
-	dp_pd_put(p);
+	gone(p);
 	return 0;
 }
 

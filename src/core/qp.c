@@ -588,3 +588,17 @@ void dp_direct_access(struct ibv_qp *qp, struct ibv_cq *cq)
 	if (cq)
 		dp_qp_each(pin_if_of, cq);
 }
+
+/*
+ * The device counts what it completes, whether by then the siblings have done their parts or not, and the peer's parts
+ * likewise. It can be attached before RTR only, so there is no bond yet.
+ */
+int dp_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr *cntr, struct ibv_qp_attach_comp_cntr_attr *attr)
+{
+	const struct dp_verbs *real = dp_stub->real_of(qp->context);
+	int ret = real->qp_attach_comp_cntr ? real->qp_attach_comp_cntr(qp, cntr, attr) : EOPNOTSUPP;
+
+	if (!ret)
+		dp_direct_access(qp, NULL);
+	return ret;
+}

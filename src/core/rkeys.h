@@ -67,7 +67,7 @@ struct dp_pd *dp_pd_by_id(uint32_t id); /* held, or NULL */
 
 /* ---- mr.c */
 
-enum dp_mr_kind { DP_MR_REG, DP_MR_IOVA, DP_MR_IOVA2, DP_MR_DMABUF };
+enum dp_mr_kind { DP_MR_REG, DP_MR_IOVA, DP_MR_IOVA2, DP_MR_DMABUF, DP_MR_UNKNOWN };
 
 /* How an MR was registered. */
 struct dp_mr_how {
@@ -78,6 +78,9 @@ struct dp_mr_how {
 	uint64_t offset; /* dmabuf */
 	int fd;		 /* dmabuf; valid only during the registration: the program may close it after */
 	unsigned int access;
+	/* rail 0's was made by ibv_reg_mr_ex, or from ibv_alloc_buf's memory; valid only during the registration */
+	struct ibv_mr_init_attr *attr;
+	struct ibv_buf *buf;
 };
 
 struct dp_mr_rec {

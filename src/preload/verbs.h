@@ -18,6 +18,40 @@
 #undef ibv_get_device_list
 
 /*
+ * Headers before libibverbs 1.15, 1.17 and 1.18 lack what follows. The struct is rdma-core's ibv_mr_init_attr
+ * (libibverbs/verbs.h); a caller's may end before a member that its comp_mask does not name.
+ */
+struct ibv_mr_init_attr;
+struct ibv_buf;
+struct ibv_comp_cntr;
+struct ibv_qp_attach_comp_cntr_attr;
+struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr);
+struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access);
+int ibv_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr *cntr, struct ibv_qp_attach_comp_cntr_attr *attr);
+
+enum dp_mr_init_mask {
+	DP_MR_INIT_IOVA = 1 << 0,
+	DP_MR_INIT_ADDR = 1 << 1,
+	DP_MR_INIT_FD = 1 << 2,
+	DP_MR_INIT_FD_OFFSET = 1 << 3,
+	DP_MR_INIT_DMAH = 1 << 4,
+	DP_MR_INIT_BUF = 1 << 5,
+	DP_MR_INIT_ALL = (1 << 6) - 1,
+};
+
+struct dp_mr_init_attr {
+	size_t length;
+	int access;
+	uint64_t comp_mask;
+	uint64_t iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+	void *dmah;
+	struct ibv_buf *buf;
+};
+
+/*
  * DP_HOOKED(ret, name, version, params, args): functions that programs call and that we hook. The first
  * parameter of each leads to the ibv_context, the context to its copy of libibverbs.
  * DP_USED(...): functions that the core only calls.
@@ -37,10 +71,16 @@
 	X(struct ibv_mr *, reg_dmabuf_mr, "IBVERBS_1.12",                                                             \
 	  (struct ibv_pd * pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access),                    \
 	  (pd, offset, length, iova, fd, access))                                                                     \
+	X(struct ibv_mr *, reg_mr_ex, "IBVERBS_1.15", (struct ibv_pd * pd, struct ibv_mr_init_attr * attr), (pd, attr)) \
+	X(struct ibv_mr *, reg_buf_mr, "IBVERBS_1.17",                                                                \
+	  (struct ibv_pd * pd, struct ibv_buf * buf, void *addr, size_t length, int access),                          \
+	  (pd, buf, addr, length, access))                                                                            \
 	X(int, rereg_mr, "IBVERBS_1.1",                                                                               \
 	  (struct ibv_mr * mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access),                  \
 	  (mr, flags, pd, addr, length, access))                                                                      \
 	X(int, dereg_mr, "IBVERBS_1.1", (struct ibv_mr * mr), (mr))                                                   \
+	X(void, unimport_mr, "IBVERBS_1.10", (struct ibv_mr * mr), (mr))                                              \
+	X(void, unimport_pd, "IBVERBS_1.10", (struct ibv_pd * pd), (pd))                                              \
 	X(struct ibv_comp_channel *, create_comp_channel, "IBVERBS_1.0", (struct ibv_context * ctx), (ctx))           \
 	X(int, destroy_comp_channel, "IBVERBS_1.0", (struct ibv_comp_channel * channel), (channel))                   \
 	X(struct ibv_cq *, create_cq, "IBVERBS_1.1",                                                                  \
@@ -59,6 +99,9 @@
 	X(struct ibv_qp_ex *, qp_to_qp_ex, "IBVERBS_1.6", (struct ibv_qp * qp), (qp))                                 \
 	X(int, query_qp_data_in_order, "IBVERBS_1.14",                                                                \
 	  (struct ibv_qp * qp, enum ibv_wr_opcode op, uint32_t flags), (qp, op, flags))                               \
+	X(int, qp_attach_comp_cntr, "IBVERBS_1.18",                                                                   \
+	  (struct ibv_qp * qp, struct ibv_comp_cntr * cntr, struct ibv_qp_attach_comp_cntr_attr * attr),              \
+	  (qp, cntr, attr))                                                                                           \
 	X(int, get_async_event, "IBVERBS_1.1", (struct ibv_context * ctx, struct ibv_async_event * event),            \
 	  (ctx, event))                                                                                               \
 	X(int, close_device, "IBVERBS_1.1", (struct ibv_context * ctx), (ctx))
@@ -92,7 +135,7 @@ struct dp_verbs {
 #undef DP_VERBS_MEMBER
 };
 
-#define DP_CORE_ABI 4
+#define DP_CORE_ABI 5
 
 /* What the stub gives the core. */
 struct dp_stub {

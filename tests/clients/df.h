@@ -30,7 +30,7 @@ enum df_post { POST_CHAIN, POST_SINGLE, POST_RANDOM };
 enum df_signal { SIG_ALL, SIG_FLAG, SIG_RANDOM };
 enum df_wait { WAIT_POLL, WAIT_EVENT, WAIT_FD };
 enum df_mode { MODE_FORK, MODE_SAME, MODE_SERVER, MODE_CLIENT };
-enum df_reg { REG_MR, REG_IOVA, REG_IOVA2 };
+enum df_reg { REG_MR, REG_IOVA, REG_IOVA2, REG_EX };
 enum df_break { BREAK_NONE, BREAK_FLAG_FIRST, BREAK_OUTSIDE, BREAK_LOST, BREAK_GHOST };
 
 extern const char *const df_kind_name[K_MAX];

@@ -41,7 +41,7 @@ static const char help[] =
 "                               WRITE over part of an earlier one (0), a fenced flag (0)\n"
 "  --hold-us N                  how long a slot must stay untouched before it is given back (200)\n"
 "  --settle-ms N                pause between connecting and the first round (0)\n"
-"  --reg reg_mr|iova|iova2 --relaxed     registration call, relaxed ordering\n"
+"  --reg reg_mr|iova|iova2|ex --relaxed  registration call, relaxed ordering\n"
 "  --mtu N --qp-timeout N       path MTU in bytes (the ports'), local ACK timeout exponent (18)\n"
 "  --break flag-first|outside|lost|ghost  the sender breaks a rule in each round: the run must end with 1\n"
 "  --timeout S                  give up and say where (120)\n";
@@ -133,7 +133,8 @@ static const struct word w_sig[] = { { "all", SIG_ALL }, { "flag", SIG_FLAG }, {
 static const struct word w_cq[] = { { "qp", 0 }, { "all", 1 }, { NULL, 0 } };
 static const struct word w_wait[] = { { "poll", WAIT_POLL }, { "event", WAIT_EVENT }, { "fd", WAIT_FD }, { NULL, 0 } };
 static const struct word w_credit[] = { { "write", 0 }, { "send", 1 }, { NULL, 0 } };
-static const struct word w_reg[] = { { "reg_mr", REG_MR }, { "iova", REG_IOVA }, { "iova2", REG_IOVA2 }, { NULL, 0 } };
+static const struct word w_reg[] = { { "reg_mr", REG_MR }, { "iova", REG_IOVA }, { "iova2", REG_IOVA2 }, { "ex", REG_EX },
+				     { NULL, 0 } };
 static const struct word w_break[] = { { "flag-first", BREAK_FLAG_FIRST }, { "outside", BREAK_OUTSIDE },
 				       { "lost", BREAK_LOST }, { "ghost", BREAK_GHOST }, { NULL, 0 } };
 static const struct word w_mtu[] = { { "256", IBV_MTU_256 }, { "512", IBV_MTU_512 }, { "1024", IBV_MTU_1024 },

@@ -45,6 +45,8 @@ static int reg_remote(struct df_ep *ep, uint8_t **buf, struct ibv_mr **mr, uint6
 	if (c->reg == REG_IOVA) {
 		*base = 0x100000000ull * (ep->idx + 1);
 		*mr = vb.reg_mr_iova ? vb.reg_mr_iova(pd, *buf, len, *base, access) : (errno = ENOSYS, NULL);
+	} else if (c->reg == REG_EX) {
+		*mr = verbs_reg_mr_ex(pd, *buf, len, access);
 	} else if (c->reg == REG_IOVA2 || c->relaxed) {
 		*mr = vb.reg_mr_iova2 ? vb.reg_mr_iova2(pd, *buf, len, *base, (unsigned int)access) :
 					(errno = ENOSYS, NULL);

@@ -68,6 +68,33 @@ int verbs_load(const char *how, const char *path)
 	return fill_dl(lib, versioned);
 }
 
+struct ibv_mr *verbs_reg_mr_ex(struct ibv_pd *pd, void *addr, size_t len, int access)
+{
+	/* struct ibv_mr_init_attr of rdma-core's verbs.h, which older headers do not have */
+	struct {
+		size_t length;
+		int access;
+		uint64_t comp_mask, iova;
+		void *addr;
+		int fd;
+		uint64_t fd_offset;
+		void *dmah, *buf;
+	} attr = { .length = len, .access = access, .comp_mask = 1 << 1 /* IBV_REG_MR_MASK_ADDR */, .addr = addr };
+	/* not from this program's scope, where a preloaded object may have what libibverbs does not */
+	void *lib = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+	struct ibv_mr *(*reg)(struct ibv_pd *, void *) = NULL;
+	struct ibv_mr *mr = NULL;
+
+	if (lib)
+		reg = (struct ibv_mr * (*)(struct ibv_pd *, void *)) dlvsym(lib, "ibv_reg_mr_ex", "IBVERBS_1.15");
+	errno = ENOSYS;
+	if (reg)
+		mr = reg(pd, &attr);
+	if (lib)
+		dlclose(lib);
+	return mr;
+}
+
 const char *verbs_where(void)
 {
 	Dl_info i;

@@ -60,6 +60,9 @@ extern struct verbs_fns vb;
  */
 int verbs_load(const char *how, const char *path);
 
+/* By ibv_reg_mr_ex, which came with libibverbs 1.15 and may be missing here: NULL and ENOSYS then. */
+struct ibv_mr *verbs_reg_mr_ex(struct ibv_pd *pd, void *addr, size_t len, int access);
+
 /* The file that holds the create_qp which `vb` reaches: says whether a preloaded object took the entry. */
 const char *verbs_where(void);
 

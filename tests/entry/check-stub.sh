@@ -34,8 +34,11 @@ for f in dlopen dlsym dlvsym getenv; do
 	grep -Eq " $f\$" <<<"$symbols" || fail "$f is not exported in the base version"
 done
 for f in ibv_create_comp_channel@@IBVERBS_1.0 ibv_alloc_pd@@IBVERBS_1.1 ibv_qp_to_qp_ex@@IBVERBS_1.6 \
-	ibv_reg_mr_iova@@IBVERBS_1.7 ibv_reg_mr_iova2@@IBVERBS_1.8 ibv_reg_dmabuf_mr@@IBVERBS_1.12 \
-	ibv_query_qp_data_in_order@@IBVERBS_1.14 mlx5dv_init_obj@MLX5_1.0 mlx5dv_init_obj@@MLX5_1.2 \
+	ibv_reg_mr_iova@@IBVERBS_1.7 ibv_reg_mr_iova2@@IBVERBS_1.8 ibv_unimport_mr@@IBVERBS_1.10 ibv_unimport_pd@@IBVERBS_1.10 \
+	ibv_reg_dmabuf_mr@@IBVERBS_1.12 \
+	ibv_query_qp_data_in_order@@IBVERBS_1.14 ibv_reg_mr_ex@@IBVERBS_1.15 ibv_reg_buf_mr@@IBVERBS_1.17 \
+	ibv_qp_attach_comp_cntr@@IBVERBS_1.18 \
+	mlx5dv_init_obj@MLX5_1.0 mlx5dv_init_obj@@MLX5_1.2 \
 	mlx5dv_create_qp@@MLX5_1.3 mlx5dv_devx_obj_create@@MLX5_1.7 mlx5dv_reg_dmabuf_mr@@MLX5_1.25; do
 	grep -Eq " $f\$" <<<"$symbols" || fail "$f is not exported"
 done

@@ -82,6 +82,14 @@ run "RTLD_NEXT of other preloaded objects" "" LD_PRELOAD="$runtime$t/wrap_a.so $
 	"$t/client" next
 run "the system's libibverbs" "" ENTRY_CORE=none "$t/client" system
 
+# ---- the library itself, on a provider that takes more than softnic ----
+
+real=$(realpath "${STUB:?the library, with its core beside it}")
+prov="LD_LIBRARY_PATH=$t/prov"
+run "XRC, device memory, ODP, importing, ECE, rate limits: without the library" "" "$prov" LD_PRELOAD="$runtime" "$t/native" 0
+run "XRC, device memory, ODP, importing, ECE, rate limits" "" "$prov" LD_PRELOAD="$runtime$real" \
+	DUALPORT_PORTS="fake0:1,fake1:1" "$t/native" 1
+
 # ---- a core that cannot be had: one line, then as on one port ----
 
 mkdir -p "$err.d/nocore" "$err.d/needy" "$err.d/junk" "$err.d/link"

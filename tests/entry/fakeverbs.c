@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #include "fakeverbs.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +32,46 @@ EXPORT int fake_count(const char *verb)
 		if (!strcmp(verb, all[i]->name))
 			return atomic_load(&all[i]->n);
 	return -1;
+}
+
+static struct fake_call calls[FAKE_CALLS];
+static int ncalls;
+static pthread_mutex_t calls_lock = PTHREAD_MUTEX_INITIALIZER;
+
+EXPORT void fake_record(const char *verb, const struct ibv_context *ctx, uint64_t ret, const uint64_t arg[6])
+{
+	pthread_mutex_lock(&calls_lock);
+	if (ncalls < FAKE_CALLS) {
+		calls[ncalls] = (struct fake_call){.verb = verb, .ctx = ctx, .ret = ret};
+		memcpy(calls[ncalls++].arg, arg, sizeof(calls[0].arg));
+	}
+	pthread_mutex_unlock(&calls_lock);
+}
+
+EXPORT int fake_calls(struct fake_call out[FAKE_CALLS])
+{
+	int n;
+
+	pthread_mutex_lock(&calls_lock);
+	n = ncalls;
+	memcpy(out, calls, sizeof(calls));
+	pthread_mutex_unlock(&calls_lock);
+	return n;
+}
+
+EXPORT void fake_forget(void)
+{
+	pthread_mutex_lock(&calls_lock);
+	ncalls = 0;
+	pthread_mutex_unlock(&calls_lock);
+}
+
+/* of regions and of queue pairs */
+static uint32_t next_number(void)
+{
+	static _Atomic uint32_t last;
+
+	return atomic_fetch_add(&last, 1) + 1;
 }
 
 #define HIT(verb) atomic_fetch_add(&c_##verb.n, 1)
@@ -100,13 +142,13 @@ EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len
 {
 	struct ibv_mr *mr = calloc(1, sizeof(*mr));
 
-	(void)iova;
-	(void)access;
 	HIT(reg_mr_iova2);
 	mr->context = pd->context;
 	mr->pd = pd;
 	mr->addr = addr;
 	mr->length = length;
+	mr->lkey = mr->rkey = next_number();
+	FAKE_RECORD("reg_mr_iova2", pd->context, FAKE_P(mr), FAKE_P(pd), FAKE_P(addr), length, iova, access);
 	return mr;
 }
 
@@ -123,7 +165,7 @@ EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t leng
 	return ibv_reg_mr_iova2(pd, addr, length, iova, (unsigned int)access);
 }
 
-#ifndef NO_DMABUF
+#ifndef BEFORE_1_12
 EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
 					int access)
 {
@@ -131,6 +173,36 @@ EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size
 	(void)fd;
 	HIT(reg_dmabuf_mr);
 	return ibv_reg_mr_iova2(pd, NULL, length, iova, (unsigned int)access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr)
+{
+	const struct dp_mr_init_attr *a = (const struct dp_mr_init_attr *)attr;
+
+	HIT(reg_mr_ex);
+	return ibv_reg_mr_iova2(pd, a->addr, a->length, a->iova, (unsigned int)a->access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access)
+{
+	struct dp_mr_init_attr a = {.length = length,
+				    .access = access,
+				    .comp_mask = DP_MR_INIT_ADDR | DP_MR_INIT_BUF,
+				    .addr = addr,
+				    .buf = buf};
+
+	HIT(reg_buf_mr);
+	return ibv_reg_mr_ex(pd, (struct ibv_mr_init_attr *)&a);
+}
+
+/* refuses what is attached to nothing */
+EXPORT int ibv_qp_attach_comp_cntr(struct ibv_qp *qp, struct ibv_comp_cntr *cntr, struct ibv_qp_attach_comp_cntr_attr *attr)
+{
+	int ret = cntr ? 0 : EINVAL;
+
+	HIT(qp_attach_comp_cntr);
+	FAKE_RECORD("qp_attach_comp_cntr", qp->context, (uint64_t)ret, FAKE_P(qp), FAKE_P(cntr), FAKE_P(attr));
+	return ret;
 }
 #endif
 
@@ -150,6 +222,20 @@ EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 	HIT(dereg_mr);
 	free(mr);
 	return 0;
+}
+
+EXPORT void ibv_unimport_mr(struct ibv_mr *mr)
+{
+	HIT(unimport_mr);
+	FAKE_RECORD("unimport_mr", mr->context, 0, FAKE_P(mr));
+	free(mr);
+}
+
+EXPORT void ibv_unimport_pd(struct ibv_pd *pd)
+{
+	HIT(unimport_pd);
+	FAKE_RECORD("unimport_pd", pd->context, 0, FAKE_P(pd));
+	free(pd);
 }
 
 EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *ctx)
@@ -228,14 +314,19 @@ EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *
 	qp->context = pd->context;
 	qp->pd = pd;
 	qp->send_cq = attr->send_cq;
+	qp->recv_cq = attr->recv_cq;
+	qp->qp_type = attr->qp_type;
+	qp->qp_num = next_number();
+	FAKE_RECORD("create_qp", pd->context, FAKE_P(qp), FAKE_P(pd), FAKE_P(attr), attr->qp_type);
 	return qp;
 }
 
 EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
-	(void)mask;
 	HIT(modify_qp);
-	qp->state = attr->qp_state;
+	FAKE_RECORD("modify_qp", qp->context, 0, FAKE_P(qp), FAKE_P(attr), (unsigned int)mask);
+	if (mask & IBV_QP_STATE)
+		qp->state = attr->qp_state;
 	return 0;
 }
 

@@ -75,6 +75,7 @@ for ((n = 0; n < ${CLIENTS_SEEDS:-2}; n++)); do
 		good "signal-many-$wait" signal --window 8 --wait $wait --reads 4
 	done
 	good rc rc --window 4
+	good reg-ex strict --window 4 --reg ex
 	good overlap-fence signal --window 4 --overlap 50 --fence 30 --read-back 50 --reads 4 --mixed
 	good both-ways strict --window 4 --bidir --qps 4 --threads 2 --cq all
 	for wait in poll event fd; do

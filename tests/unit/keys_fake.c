@@ -111,23 +111,36 @@ out:
 
 static struct ibv_mr *f_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 {
-	return make(pd, (struct dp_mr_how){ DP_MR_REG, addr, length, 0, 0, -1, (unsigned int)access });
+	return make(pd, (struct dp_mr_how){ DP_MR_REG, addr, length, 0, 0, -1, (unsigned int)access, NULL, NULL });
 }
 
 static struct ibv_mr *f_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
 {
-	return make(pd, (struct dp_mr_how){ DP_MR_IOVA, addr, length, iova, 0, -1, (unsigned int)access });
+	return make(pd, (struct dp_mr_how){ DP_MR_IOVA, addr, length, iova, 0, -1, (unsigned int)access, NULL, NULL });
 }
 
 static struct ibv_mr *f_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
 {
-	return make(pd, (struct dp_mr_how){ DP_MR_IOVA2, addr, length, iova, 0, -1, access });
+	return make(pd, (struct dp_mr_how){ DP_MR_IOVA2, addr, length, iova, 0, -1, access, NULL, NULL });
 }
 
 static struct ibv_mr *f_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
 				      int access)
 {
-	return make(pd, (struct dp_mr_how){ DP_MR_DMABUF, NULL, length, iova, offset, fd, (unsigned int)access });
+	return make(pd, (struct dp_mr_how){ DP_MR_DMABUF, NULL, length, iova, offset, fd, (unsigned int)access, NULL, NULL });
+}
+
+/* the way of older libibverbs is the test's */
+static struct ibv_mr *f_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr)
+{
+	const struct dp_mr_init_attr *a = (const struct dp_mr_init_attr *)attr;
+
+	return make(pd, (struct dp_mr_how){ DP_MR_UNKNOWN, NULL, a->length, 0, 0, -1, (unsigned int)a->access, attr, NULL });
+}
+
+static struct ibv_mr *f_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *addr, size_t length, int access)
+{
+	return make(pd, (struct dp_mr_how){ DP_MR_UNKNOWN, addr, length, 0, 0, -1, (unsigned int)access, NULL, buf });
 }
 
 static int f_dereg_mr(struct ibv_mr *mr)
@@ -472,7 +485,7 @@ void fake_reset(void)
 	fake_verbs = (struct dp_verbs){
 		.alloc_pd = f_alloc_pd, .dealloc_pd = f_dealloc_pd,   .reg_mr = f_reg_mr,
 		.dereg_mr = f_dereg_mr, .reg_mr_iova = f_reg_mr_iova, .reg_mr_iova2 = f_reg_mr_iova2,
-		.rereg_mr = f_rereg_mr, .reg_dmabuf_mr = f_reg_dmabuf_mr,
+		.rereg_mr = f_rereg_mr, .reg_dmabuf_mr = f_reg_dmabuf_mr, .reg_mr_ex = f_reg_mr_ex, .reg_buf_mr = f_reg_buf_mr,
 	};
 	fake_ctx.ctx = &fake_dev[0].ctx;
 	fake_ctx.real = &fake_verbs;
