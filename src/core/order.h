@@ -159,8 +159,9 @@ void dp_order_unbond(struct dp_order *o);
  */
 uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d);
 /*
- * The same, and dp_order_posted0(), for a signal that writes no local range, where rail 0 is not in `flush`, and nothing is
- * queued on rail 0 or outstanding (for a DP_OP_STRONG: not visible) on siblings.
+ * The same, and dp_order_posted0(), for a signal that rail 0's provider took already, that writes no local range, where rail
+ * 0 is not in `flush`, and nothing was queued on rail 0 or outstanding (for a DP_OP_STRONG, and on rails in `flush`: not
+ * visible) on siblings. Not for dp_order_undo(), nor dp_order_unposted0(): its record says only where it is, and its numbers.
  */
 uint64_t dp_order_add_lone(struct dp_order *o, unsigned flags, uint64_t lo, uint64_t hi);
 /*
