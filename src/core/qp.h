@@ -367,8 +367,8 @@ void dp_cq_purge(struct dp_cq *cq, uint32_t qp_num);
  * taken.
  */
 struct dp_cq *dp_cq_adopt(struct dp_ctx *c, struct ibv_cq *cq, struct dp_cqex *x, struct dp_channel *shadow);
-/* poll_cq of a CQ with active QPs. more (NULL: nobody asks): of the last completion given. */
-int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_more *more);
+/* poll_cq of one, from an extended CQ with active QPs. more: of the completion given. */
+int dp_cq_poll_one(struct dp_cq *cq, struct ibv_wc *wc, struct dp_wc_more *more);
 
 /* ---- cqex.c */
 struct ibv_cq_ex *dp_create_cq_ex(struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr);
