@@ -101,10 +101,7 @@ void dp_chain_take_back(struct dp_qp *q)
 
 static inline void count(struct dp_flow *f, const struct dp_chain *ch)
 {
-	dp_count(&f->bytes, ch->bytes);
-	dp_count(&f->msgs, ch->msgs);
-	if (ch->reads)
-		dp_count(&f->read_bytes, ch->reads);
+	dp_flow_count(f, ch->bytes, ch->msgs, ch->reads);
 }
 
 int dp_chain_post0(struct dp_qp *q, unsigned *accepted)
@@ -129,23 +126,16 @@ int dp_chain_post0(struct dp_qp *q, unsigned *accepted)
 static bool post_sibling(struct dp_rail *rail)
 {
 	struct dp_chain *ch = &rail->chain;
-	struct ibv_send_wr *bad;
-	bool ok = true;
+	struct ibv_send_wr *last;
+	bool ok;
 
 	if (!ch->n)
 		return true;
-	ch->wr[ch->n - 1].send_flags |= IBV_SEND_SIGNALED;
-	atomic_fetch_add_explicit(&rail->icq->pending, 1, memory_order_relaxed);
-	if (rail->dead || rail->twin->context->ops.post_send(rail->twin, ch->wr, &bad)) {
-		atomic_fetch_sub_explicit(&rail->icq->pending, 1, memory_order_relaxed);
-		rail->dead = true;
-		ok = false;
-	} else {
-		rail->posted = dp_flush_covers(ch->wr[ch->n - 1].wr_id);
-		rail->signaled++;
-		if (rail->flow)
-			count(rail->flow, ch);
-	}
+	last = &ch->wr[ch->n - 1];
+	last->send_flags |= IBV_SEND_SIGNALED;
+	ok = dp_rail_post(rail, ch->wr, dp_flush_covers(last->wr_id));
+	if (ok && rail->flow)
+		count(rail->flow, ch);
 	empty(ch);
 	return ok;
 }

@@ -606,10 +606,15 @@ static inline int read_own(struct dp_cq *cq, int n, struct ibv_wc *wc)
 	return cq->ex ? dp_cqex_read(cq, n, wc) : cq->poll_cq(cq->cq, n, wc);
 }
 
-int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_more *more)
+/* One is to be given. Sees to its event. */
+static inline void give(struct dp_cq *cq, const struct ibv_wc *wc)
 {
-	int got, k;
+	if (__builtin_expect(dp_cq_armed(cq), 0))
+		tell_given(cq, wc);
+}
 
+static inline void poll_begin(struct dp_cq *cq)
+{
 	dp_take(&cq->lock);
 	atomic_fetch_add_explicit(&cq->polls, 1, memory_order_relaxed);
 	for (const struct dp_icq *i = cq->icqs; i; i = i->next)
@@ -617,20 +622,22 @@ int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_
 			poll_icqs(cq);
 			break;
 		}
-	/* one at a time is how most programs ask */
-	if (n == 1 && !cq->stash && !cq->ready && !cq->ex) {
-		got = cq->poll_cq(cq->cq, 1, wc);
-		if (got <= 0)
-			goto out;
-		if (give_at_once(cq, wc) || intake(cq, wc, false)) {
-			if (__builtin_expect(dp_cq_armed(cq), 0))
-				tell_given(cq, wc);
-			goto out;
-		}
-		got = 0;
-	} else {
-		got = cq->stash || cq->ready ? take_ready(cq, n, wc) : 0;
-	}
+}
+
+static inline void poll_end(struct dp_cq *cq, struct dp_wc_more *more)
+{
+	if (__builtin_expect(dp_cq_armed_old(cq), 0))
+		dp_arm_polled(cq);
+	if (more)
+		*more = cq->more;
+	dp_drop(&cq->lock);
+}
+
+/* Between poll_begin() and poll_end(). */
+__attribute__((noinline)) static int poll_some(struct dp_cq *cq, int n, struct ibv_wc *wc)
+{
+	int got = cq->stash || cq->ready ? take_ready(cq, n, wc) : 0, k;
+
 	while (got < n) {
 		k = read_own(cq, n - got, wc + got);
 		if (k <= 0) {
@@ -640,8 +647,7 @@ int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_
 		}
 		for (int end = got + k, at = got; at < end; at++) {
 			if (give_at_once(cq, &wc[at]) || intake(cq, &wc[at], false)) {
-				if (__builtin_expect(dp_cq_armed(cq), 0))
-					tell_given(cq, &wc[at]);
+				give(cq, &wc[at]);
 				if (at != got)
 					wc[got] = wc[at];
 				got++;
@@ -650,12 +656,49 @@ int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_
 	}
 	if (got >= 0 && got < n && (cq->stash || cq->ready))
 		got += take_ready(cq, n - got, wc + got);
-out:
-	if (__builtin_expect(dp_cq_armed_old(cq), 0))
-		dp_arm_polled(cq);
-	if (more)
-		*more = cq->more;
-	dp_drop(&cq->lock);
+	return got;
+}
+
+/* One at a time is how most programs ask. */
+static inline __attribute__((always_inline)) int poll_one(struct dp_cq *cq, struct ibv_wc *wc,
+							   struct dp_wc_more *more, bool ex)
+{
+	int got;
+
+	poll_begin(cq);
+	if (__builtin_expect(cq->stash || cq->ready, 0)) {
+		got = poll_some(cq, 1, wc);
+	} else {
+		got = ex ? read_own(cq, 1, wc) : cq->poll_cq(cq->cq, 1, wc);
+		if (got > 0) {
+			if (give_at_once(cq, wc) || intake(cq, wc, false))
+				give(cq, wc);
+			else
+				got = poll_some(cq, 1, wc);
+		}
+	}
+	poll_end(cq, more);
+	return got;
+}
+
+int dp_cq_poll_one(struct dp_cq *cq, struct ibv_wc *wc, struct dp_wc_more *more)
+{
+	return poll_one(cq, wc, more, true);
+}
+
+/* Apart, as poll_unknown() below. */
+__attribute__((noinline)) static int poll_plain(struct dp_cq *cq, struct ibv_wc *wc)
+{
+	return poll_one(cq, wc, NULL, false);
+}
+
+__attribute__((noinline)) static int poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc)
+{
+	int got;
+
+	poll_begin(cq);
+	got = poll_some(cq, n, wc);
+	poll_end(cq, NULL);
 	return got;
 }
 
@@ -670,7 +713,7 @@ __attribute__((noinline)) static int poll_ex(struct dp_cq *q, int n, struct ibv_
 	int got;
 
 	dp_cqex_enter(q, true);
-	got = dp_cq_poll_tracked(q, n, wc, NULL);
+	got = poll_tracked(q, n, wc);
 	dp_cqex_leave(q);
 	return got;
 }
@@ -687,7 +730,9 @@ int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 	 */
 	if (!atomic_load_explicit(&q->active, memory_order_relaxed))
 		return q->poll_cq(cq, n, wc);
-	return q->ex ? poll_ex(q, n, wc) : dp_cq_poll_tracked(q, n, wc, NULL);
+	if (q->ex)
+		return poll_ex(q, n, wc);
+	return n == 1 ? poll_plain(q, wc) : poll_tracked(q, n, wc);
 }
 
 /* Reads the program's CQ ahead of the program: somebody waits for what rail 0 acknowledges. */

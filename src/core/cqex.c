@@ -172,7 +172,7 @@ void dp_cqex_leave(struct dp_cq *cq)
 /* 0, ENOENT, or the provider's error. With polling held. */
 static int take_one(struct dp_cqex *x, struct dp_cq *cq)
 {
-	int n = dp_cq_poll_tracked(cq, 1, &x->wc, &x->more);
+	int n = dp_cq_poll_one(cq, &x->wc, &x->more);
 
 	if (n != 1)
 		return n ? x->err : ENOENT;

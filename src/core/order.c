@@ -243,26 +243,6 @@ uint64_t dp_order_match(struct dp_order *o)
 	return o->match - 1;
 }
 
-uint64_t dp_order_take(struct dp_order *o)
-{
-	uint64_t pos = o->deliver;
-	const struct dp_op_rail *or = dp_order_rail(o, pos, 0);
-
-	/* one completion for one op, and nobody before it is waited for or still known */
-	if ((o->flush & 1) || o->match != pos || o->tail != pos || o->counted[0] != pos || o->post0 == pos ||
-	    !(dp_order_op(o, pos)->flags & DP_OP_SIGNALED))
-		return UINT64_MAX;
-	for (uint32_t r = 1; r < o->nrails; r++)
-		if (!dp_order_reached(o, r, or[r].seq, false))
-			return UINT64_MAX;
-	o->match = o->deliver = o->tail = o->counted[0] = pos + 1;
-	raise_to(&o->done[0], pos + 1);
-	arrive(o, 0, size_of(or->remote));
-	after_done(o, 0);
-	raise_to(&o->posts, pos + 1); /* as retire() */
-	return pos;
-}
-
 uint64_t dp_order_of(const struct dp_order *o, uint32_t rail, uint64_t seq)
 {
 	for (uint64_t p = o->tail; p < o->next; p++)

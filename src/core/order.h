@@ -159,8 +159,9 @@ void dp_order_unbond(struct dp_order *o);
  */
 uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d);
 /*
- * The same, and dp_order_posted0(), for a signal that writes no local range, where rail 0 is not in `flush`, and nothing is
- * queued on rail 0 or outstanding (for a DP_OP_STRONG: not visible) on siblings.
+ * The same, and dp_order_posted0(), for a signal that rail 0's provider took already, that writes no local range, where rail
+ * 0 is not in `flush`, and nothing was queued on rail 0 or outstanding (for a DP_OP_STRONG, and on rails in `flush`: not
+ * visible) on siblings. Not for dp_order_undo(), nor dp_order_unposted0(): its record says only where it is, and its numbers.
  */
 uint64_t dp_order_add_lone(struct dp_order *o, unsigned flags, uint64_t lo, uint64_t hi);
 /*
@@ -210,11 +211,6 @@ void dp_order_flushed(struct dp_order *o, uint32_t rail, uint64_t covers);
  * if no posted op expects one.
  */
 uint64_t dp_order_match(struct dp_order *o);
-/*
- * dp_order_match(), and dp_order_delivered() if that op may be given at once, for the common case that nothing else is
- * known before it. UINT64_MAX: it is not that case, nothing was done.
- */
-uint64_t dp_order_take(struct dp_order *o);
 /* The op that has fragment seq on a sibling rail; UINT64_MAX: it is not known any more. */
 uint64_t dp_order_of(const struct dp_order *o, uint32_t rail, uint64_t seq);
 /* The next completion that rail 0 gave and the program has not got, ready or not; UINT64_MAX if none. */
@@ -230,6 +226,38 @@ static inline bool dp_order_reached(const struct dp_order *o, uint32_t rail, uin
 	bool visible = (o->flush >> rail & 1) || (rail && strong);
 
 	return (visible ? o->visible[rail] : o->done[rail]) >= n;
+}
+/*
+ * dp_order_match(), and dp_order_delivered() if that op may be given at once, for the common case that nothing else is
+ * known before it. UINT64_MAX: it is not that case, nothing was done.
+ */
+static inline uint64_t dp_order_take(struct dp_order *o)
+{
+	uint64_t pos = o->deliver, end = pos + 1, bytes;
+	const struct dp_op_rail *or = dp_order_rail(o, pos, 0);
+
+	/* one completion for one op, and nobody before it is waited for or still known */
+	if (o->flush || o->match != pos || o->tail != pos || o->counted[0] != pos || o->post0 == pos ||
+	    !(dp_order_op(o, pos)->flags & DP_OP_SIGNALED))
+		return UINT64_MAX;
+	for (uint32_t r = 1, nr = o->nrails; r < nr; r++)
+		if (o->done[r] < or[r].seq)
+			return UINT64_MAX;
+	bytes = or->remote.lo < or->remote.hi ? or->remote.hi - or->remote.lo : 0;
+	o->match = o->deliver = o->tail = o->counted[0] = end;
+	if (o->done[0] < end)
+		o->done[0] = end;
+	o->bytes[0] -= bytes;
+	o->arrived[0] += bytes;
+	/* as in after_done(), of a rail that is not in `flush`: of all of them visible[] is kept */
+	if (o->visible[0] >= o->last_write[0])
+		o->visible[0] = o->done[0];
+	if (o->done[0] == o->planned[0])
+		o->hull[0] = o->lhull[0] = (struct dp_range){ 0, 0 };
+	/* as in retire() */
+	if (o->posts < end)
+		o->posts = end;
+	return pos;
 }
 static inline bool dp_order_queued(const struct dp_order *o)
 {

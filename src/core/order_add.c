@@ -214,36 +214,42 @@ static bool would_wait(const struct dp_order *o, const struct waits *w)
 
 /*
  * A signal that goes on rail 0 alone, the most frequent op: as the rest of dp_order_add() and enter() would, but for
- * what lone ones do not have. Field by field, since compilers make whole structs elsewhere and copy them.
+ * what lone ones do not have. Field by field, since compilers make whole structs elsewhere and copy them. went: the
+ * provider took it, so it waits for nothing, is not taken back, and what only these two need is left as it is.
  */
-static inline __attribute__((always_inline)) uint64_t enter_signal(struct dp_order *o, unsigned flags, struct dp_range remote)
+static inline __attribute__((always_inline)) uint64_t enter_signal(struct dp_order *o, unsigned flags, struct dp_range remote,
+								    bool went)
 {
-	uint64_t pos = o->next, wait = drains(o, flags) ? UINT64_MAX : 0;
+	uint64_t pos = o->next, wait = !went && drains(o, flags) ? UINT64_MAX : 0;
 	struct dp_op_rail *or = dp_order_rail(o, pos, 0);
 	struct dp_op *op = dp_order_op(o, pos);
 
 	op->flags = flags;
 	op->whole = true;
-	op->behind = DP_BEHIND_NOT;
-	op->full0 = op->fulls = 0;
-	op->before.signal = o->last_signal;
-	op->before.signaled = o->last_signaled;
-	op->before.all = o->last_all;
 	or->remote = remote;
-	or->local = (struct dp_range){ 0, 0 };
 	or->seq = pos + 1;
-	or->wait0 = or->waits = 0;
-	or->last_read = o->last_read[0];
-	or->last_write = o->last_write[0];
+	if (!went) {
+		op->behind = DP_BEHIND_NOT;
+		op->full0 = op->fulls = 0;
+		op->before.signal = o->last_signal;
+		op->before.signaled = o->last_signaled;
+		op->before.all = o->last_all;
+		or->wait0 = or->waits = 0;
+		or->last_read = o->last_read[0];
+		or->last_write = o->last_write[0];
+	}
+	or->local = (struct dp_range){ 0, 0 };
 	o->planned[0] = o->next = o->last_signal = pos + 1;
 	if (writes(flags, 0, remote))
 		o->last_write[0] = pos + 1;
-	for (uint32_t r = 1; r < o->nrails; r++) {
+	for (uint32_t r = 1, nr = o->nrails; r < nr; r++) {
 		uint64_t planned = o->planned[r];
 
 		or++;
 		or->remote = or->local = (struct dp_range){ 0, 0 };
 		or->seq = planned;
+		if (went)
+			continue;
 		or->wait0 = planned & wait;
 		or->waits = 0;
 		or->last_read = o->last_read[r];
@@ -258,7 +264,7 @@ static inline __attribute__((always_inline)) uint64_t enter_signal(struct dp_ord
 
 static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
 {
-	uint64_t pos = enter_signal(o, d->flags, d->remote);
+	uint64_t pos = enter_signal(o, d->flags, d->remote, false);
 
 	dp_order_rail(o, pos, 0)->local = d->local;
 	hull_add(&o->lhull[0], d->local);
@@ -274,11 +280,9 @@ static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
 
 uint64_t dp_order_add_lone(struct dp_order *o, unsigned flags, uint64_t lo, uint64_t hi)
 {
-	uint64_t pos = enter_signal(o, flags, (struct dp_range){ lo, hi });
+	/* nobody wants a flush for it: all that could be asked to be visible is */
+	uint64_t pos = enter_signal(o, flags, (struct dp_range){ lo, hi }, true);
 
-	if (__builtin_expect(o->flush || (flags & DP_OP_STRONG), 0))
-		for (uint32_t r = 1; r < o->nrails; r++)
-			want_visible(o, flags, r, dp_order_rail(o, pos, r));
 	o->sent[0] += hi - lo;
 	o->post0 = pos + 1;
 	/* nothing is to be posted on siblings for it if nothing is for those before it */

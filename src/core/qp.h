@@ -243,6 +243,28 @@ int dp_chain_post0(struct dp_qp *q, unsigned *accepted);
 /* Posts the siblings' chains and empties them. False: a provider refused. */
 bool dp_chain_posts(struct dp_qp *q);
 void dp_chain_drop(struct dp_qp *q); /* empties all */
+static inline void dp_flow_count(struct dp_flow *f, uint64_t bytes, unsigned msgs, uint64_t reads)
+{
+	dp_count(&f->bytes, bytes);
+	dp_count(&f->msgs, msgs);
+	if (reads)
+		dp_count(&f->read_bytes, reads);
+}
+/* Posts wr to a sibling, of which the last, and it alone, is signalled; it tells of fragments up to seq. False: refused. */
+static inline bool dp_rail_post(struct dp_rail *rail, struct ibv_send_wr *wr, uint64_t seq)
+{
+	struct ibv_send_wr *bad;
+
+	atomic_fetch_add_explicit(&rail->icq->pending, 1, memory_order_relaxed);
+	if (rail->dead || rail->twin->context->ops.post_send(rail->twin, wr, &bad)) {
+		atomic_fetch_sub_explicit(&rail->icq->pending, 1, memory_order_relaxed);
+		rail->dead = true;
+		return false;
+	}
+	rail->posted = seq;
+	rail->signaled++;
+	return true;
+}
 
 /* ---- release.c: with lock held */
 
@@ -345,8 +367,8 @@ void dp_cq_purge(struct dp_cq *cq, uint32_t qp_num);
  * taken.
  */
 struct dp_cq *dp_cq_adopt(struct dp_ctx *c, struct ibv_cq *cq, struct dp_cqex *x, struct dp_channel *shadow);
-/* poll_cq of a CQ with active QPs. more (NULL: nobody asks): of the last completion given. */
-int dp_cq_poll_tracked(struct dp_cq *cq, int n, struct ibv_wc *wc, struct dp_wc_more *more);
+/* poll_cq of one, from an extended CQ with active QPs. more: of the completion given. */
+int dp_cq_poll_one(struct dp_cq *cq, struct ibv_wc *wc, struct dp_wc_more *more);
 
 /* ---- cqex.c */
 struct ibv_cq_ex *dp_create_cq_ex(struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr);

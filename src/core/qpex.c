@@ -95,19 +95,16 @@ static inline struct dp_qpex *find(struct ibv_qp_ex *ex)
  * Is this call part of a session that is collected here? Otherwise it began with the provider's wr_start, and
  * whatever follows is the provider's.
  */
-static bool mine(const struct dp_qpex *x)
+static inline bool mine(const struct dp_qpex *x)
 {
 	return atomic_load_explicit(&x->owner, memory_order_relaxed) == self();
 }
 
-/* Room for n more of size bytes each. */
-static bool room(void **array, size_t *cap, size_t have, size_t n, size_t size)
+__attribute__((noinline)) static bool make_room(void **array, size_t *cap, size_t have, size_t n, size_t size)
 {
 	size_t want = *cap ? *cap : 16;
 	void *p;
 
-	if (have + n <= *cap)
-		return true;
 	while (want < have + n)
 		want *= 2;
 	p = realloc(*array, want * size);
@@ -118,9 +115,17 @@ static bool room(void **array, size_t *cap, size_t have, size_t n, size_t size)
 	return true;
 }
 
+/* Room for n more of size bytes each. */
+static inline bool room(void **array, size_t *cap, size_t have, size_t n, size_t size)
+{
+	return __builtin_expect(have + n <= *cap, 1) || make_room(array, cap, have, n, size);
+}
+
 /* ---- the requests ------------------------------------------------------------------------------------------- */
 
-static struct ibv_send_wr *begin(struct ibv_qp_ex *ex, struct dp_qpex *x, enum ibv_wr_opcode op)
+/* Inlined, as more_sges(): they are most of what a request costs here. */
+static inline __attribute__((always_inline)) struct ibv_send_wr *begin(struct ibv_qp_ex *ex, struct dp_qpex *x,
+									enum ibv_wr_opcode op)
 {
 	struct ex_wr *w;
 
@@ -140,8 +145,8 @@ static struct ibv_send_wr *begin(struct ibv_qp_ex *ex, struct dp_qpex *x, enum i
 	return &w->wr;
 }
 
-static void begin_rdma(struct ibv_qp_ex *ex, struct dp_qpex *x, enum ibv_wr_opcode op, uint32_t rkey, uint64_t addr,
-		       __be32 imm)
+static inline __attribute__((always_inline)) void begin_rdma(struct ibv_qp_ex *ex, struct dp_qpex *x, enum ibv_wr_opcode op,
+							      uint32_t rkey, uint64_t addr, __be32 imm)
 {
 	struct ibv_send_wr *wr = begin(ex, x, op);
 
@@ -272,7 +277,7 @@ static void our_wr_send_inv(struct ibv_qp_ex *ex, uint32_t rkey)
 
 /* ---- their data --------------------------------------------------------------------------------------------- */
 
-static struct ibv_sge *more_sges(struct dp_qpex *x, size_t n)
+static inline __attribute__((always_inline)) struct ibv_sge *more_sges(struct dp_qpex *x, size_t n)
 {
 	struct ex_wr *w = x->cur;
 
