@@ -46,11 +46,7 @@ static bool wait_drain(struct dp_drain *d, uint64_t deadline)
 	return true;
 }
 
-/*
- * Nobody looks r up any more, then what uses its keys already, here and at the peers, is waited for: the program
- * goes on using r, so that nothing in flight may lose its keys.
- */
-static bool take_twins(struct dp_mr_rec *r, uint64_t deadline)
+bool dp_mr_settle(struct dp_mr_rec *r, uint64_t deadline)
 {
 	struct dp_holder *h = dp_mr_unpublish(r);
 	struct dp_drain *d;
@@ -62,7 +58,12 @@ static bool take_twins(struct dp_mr_rec *r, uint64_t deadline)
 	d = dp_drain_start(r->m.pd->c, NULL);
 	ok = wait_drain(d, deadline) && (!h || dp_holders_settled(seq, deadline));
 	dp_drain_free(d);
-	if (!ok) {
+	return ok;
+}
+
+static bool take_twins(struct dp_mr_rec *r, uint64_t deadline)
+{
+	if (!dp_mr_settle(r, deadline)) {
 		dp_mr_publish(r);
 		return false;
 	}

@@ -59,7 +59,8 @@ static struct ibv_mr *call(const struct dp_verbs *real, struct ibv_pd *pd, const
 		return real->reg_mr_ex(pd, h->attr);
 	if (h->buf && real->reg_buf_mr)
 		return real->reg_buf_mr(pd, h->buf, h->addr, h->length, (int)h->access);
-	if (h->attr || h->buf)
+	/* a program that finds our symbol, and not libibverbs's, has it all the same, by what older ones have */
+	if (h->buf || (h->attr && (((const struct dp_mr_init_attr *)h->attr)->comp_mask & (DP_MR_INIT_DMAH | DP_MR_INIT_BUF))))
 		goto unsupported;
 	switch (h->kind) {
 	case DP_MR_REG:
@@ -280,7 +281,7 @@ no_memory:
 
 static struct ibv_mr *reg(struct ibv_pd *pd, const struct dp_mr_how *how)
 {
-	struct dp_pd *p = how->kind == DP_MR_UNKNOWN ? NULL : dp_pd_find(pd);
+	struct dp_pd *p = dp_pd_find(pd);
 	struct ibv_mr *mr;
 	uint64_t deadline;
 	uint32_t dev;
@@ -298,7 +299,8 @@ static struct ibv_mr *reg(struct ibv_pd *pd, const struct dp_mr_how *how)
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
-	dp_pd_settle(p, how->addr ? how->addr : (const void *)(uintptr_t)how->iova);
+	if (how->kind != DP_MR_UNKNOWN)
+		dp_pd_settle(p, how->addr ? how->addr : (const void *)(uintptr_t)how->iova);
 	dev = dp_key_dev(p->c->dev);
 	mr = dp_mr_register(p->c->real, pd, dev, how);
 	if (!mr && (errno == ENOMEM || errno == EAGAIN)) {
@@ -311,6 +313,10 @@ static struct ibv_mr *reg(struct ibv_pd *pd, const struct dp_mr_how *how)
 	}
 	if (!mr)
 		return NULL;
+	if (how->kind == DP_MR_UNKNOWN) {
+		dp_fallback(DP_FB_MR_TWIN_FAILED);
+		return mr;
+	}
 	err = errno;
 	record(p, mr, how, dev);
 	errno = err;
@@ -369,7 +375,6 @@ struct ibv_mr *dp_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr)
 		how.iova = a->iova;
 		break;
 	case DP_MR_UNKNOWN: /* of a later version, perhaps */
-		dp_fallback(DP_FB_MR_TWIN_FAILED);
 		break;
 	default:
 		how.addr = a->addr;
@@ -451,8 +456,6 @@ void dp_unimport_mr(struct ibv_mr *mr)
 {
 	const struct dp_verbs *real = dp_real_of(mr->context);
 	struct dp_mr_rec *r = dp_mr_find(mr);
-	struct dp_holder *h;
-	uint64_t seq;
 
 	if (!real || !real->unimport_mr)
 		return;
@@ -462,12 +465,7 @@ void dp_unimport_mr(struct ibv_mr *mr)
 	}
 	pthread_rwlock_rdlock(&dp_mr_life);
 	dp_hmap_del(&mrs, (uint64_t)(uintptr_t)mr);
-	h = dp_mr_unpublish(r);
-	if (h) {
-		dp_holders_block(h, &seq);
-		dp_holders_invalidate(h, 0);
-		dp_holders_settled(seq, dp_now_ns() + dp_lease_bound());
-	}
+	dp_mr_settle(r, dp_now_ns() + dp_lease_bound());
 	dp_mr_twins_drop(r);
 	real->unimport_mr(mr);
 	dp_mr_forget(r);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /* The life of a program's QPs: creation, state changes, destruction. */
 #include "qp.h"
+#include "rkeys.h"
 #include "bond.h"
 #include "peer_rules.h"
 
@@ -116,6 +117,9 @@ static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct
 	q->qp_num = qp->qp_num;
 	q->c = c;
 	q->pd = pd ? dp_pd_find(pd) : NULL;
+	/* dealloc_pd fails as long as there are QPs, unimport_pd does not */
+	if (q->pd)
+		dp_pd_hold(q->pd);
 	q->scq = scq ? dp_cq_find(scq) : NULL;
 	q->rcq = rcq ? dp_cq_find(rcq) : NULL;
 	q->post_send = c->ops.post_send;

@@ -46,6 +46,7 @@ struct ex_wr {
 	struct ibv_send_wr wr; /* sg_list and next are set at the end, when the arrays do not move any more */
 	size_t sge;	       /* of wr.sg_list, in sges; but where there are too many, wr.sg_list is the program's */
 	enum setter setter;
+	struct ibv_mw mw; /* BIND_MW: the window as it was, see struct dp_qwr; wr.bind_mw.mw is set at the end */
 };
 
 struct dp_qpex {
@@ -212,6 +213,8 @@ static void our_wr_bind_mw(struct ibv_qp_ex *ex, struct ibv_mw *mw, uint32_t rke
 	if (!wr)
 		return;
 	wr->bind_mw.mw = mw;
+	if (mw)
+		x->wrs[x->n - 1].mw = *mw;
 	wr->bind_mw.rkey = rkey;
 	wr->bind_mw.bind_info = *info;
 }
@@ -431,6 +434,8 @@ static void link_list(struct dp_qpex *x)
 			w->wr.sg_list = w->wr.num_sge ? &x->sges[w->sge] : NULL;
 		if (w->setter == INLINE)
 			w->wr.sg_list->addr += (uintptr_t)x->bytes;
+		if (w->wr.opcode == IBV_WR_BIND_MW && w->wr.bind_mw.mw)
+			w->wr.bind_mw.mw = &w->mw;
 	}
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /* All QPs of the process: finding one, by pointer or by the address that peers know it by, and going through all. */
 #include "qp.h"
+#include "rkeys.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,8 @@ void dp_qp_put(struct dp_qp *q)
 	if (atomic_fetch_sub_explicit(&q->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	dp_qpex_free(q);
+	if (q->pd)
+		dp_pd_put(q->pd);
 	dp_lock_fini(&q->ctl);
 	dp_lock_fini(&q->lock);
 	free(q);

@@ -24,7 +24,10 @@ struct dp_qwr *dp_qwr_new(struct dp_qp *q, const struct ibv_send_wr *wr, const s
 	*w = (struct dp_qwr){ .wr = *wr, .inlined = inlined };
 	w->wr.next = NULL;
 	w->wr.sg_list = w->sge;
-	/* providers read no more of it than is in it (pd, type, rkey): see their post_send */
+	/*
+	 * In post_send providers read no more of it than this (pd, type, rkey). irdma also writes the new key into it, which
+	 * programs do themselves, for all providers.
+	 */
 	if (wr->opcode == IBV_WR_BIND_MW) {
 		w->mw = *wr->bind_mw.mw;
 		w->wr.bind_mw.mw = &w->mw;

@@ -130,6 +130,11 @@ void dp_mr_forget(struct dp_mr_rec *r);
  * before the deadline (CLOCK_MONOTONIC ns).
  */
 bool dp_mr_give_back(uint64_t deadline);
+/*
+ * Nobody looks r up any more, then what uses its twins' keys already, here and at the peers, is waited for: r stays valid for
+ * the program or its peers, so that nothing in flight may lose its keys. False: not before the deadline. With dp_mr_life.
+ */
+bool dp_mr_settle(struct dp_mr_rec *r, uint64_t deadline);
 
 /* ---- owner.c */
 

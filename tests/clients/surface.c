@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ex.h"
 #include "mini.h"
 
 #define BIG (256u << 10)
@@ -264,7 +265,7 @@ static int bind2(struct mend *e, struct ibv_mw *mw, struct ibv_mr *mr, uint32_t 
 	wr.bind_mw.rkey = rkey;
 	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){ .mr = mr, .addr = (uintptr_t)e->buf + 2 * BIG, .length = len,
 		.mw_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE };
-	err = ibv_post_send(e->qp, &wr, &bad);
+	err = any_post(e->qp, &wr, &bad);
 	if (!err)
 		mw->rkey = rkey;
 	return err;

@@ -262,6 +262,7 @@ END_TEST
 START_TEST(test_old_libibverbs)
 {
 	struct dp_mr_init_attr attr = { .length = 4, .access = ACCESS, .comp_mask = DP_MR_INIT_ADDR, .addr = mem };
+	struct ibv_mr *mr;
 
 	fake_verbs.reg_dmabuf_mr = NULL;
 	fake_verbs.rereg_mr = NULL;
@@ -270,6 +271,12 @@ START_TEST(test_old_libibverbs)
 	ck_assert_int_eq(errno, EOPNOTSUPP);
 	fake_verbs.reg_mr_ex = NULL;
 	fake_verbs.reg_buf_mr = NULL;
+	mr = dp_reg_mr_ex(pd, (struct ibv_mr_init_attr *)&attr);
+	ck_assert_ptr_nonnull(mr);
+	ck_assert_ptr_eq(fake_how(0, mr->rkey).addr, mem);
+	ck_assert_ptr_nonnull(dp_mr_lkeys(&fake_ctx, mr->lkey));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	attr.comp_mask |= DP_MR_INIT_DMAH;
 	errno = 0;
 	ck_assert_ptr_null(dp_reg_mr_ex(pd, (struct ibv_mr_init_attr *)&attr));
 	ck_assert_int_eq(errno, EOPNOTSUPP);
