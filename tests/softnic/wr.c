@@ -131,7 +131,8 @@ static void set_sge_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_sge *l
 
 	if (!w)
 		return;
-	for (size_t i = 0; i < n; i++)
+	/* of too long a list nothing is read: there need not be so many */
+	for (size_t i = 0; n <= q->cap.max_send_sge && i < n; i++)
 		len += list[i].length;
 	if (n > q->cap.max_send_sge || len > UINT32_MAX) {
 		went_wrong(q, EINVAL);
