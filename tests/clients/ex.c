@@ -80,7 +80,8 @@ static void give(struct ibv_qp_ex *ex, const struct ibv_send_wr *wr)
 	case IBV_WR_BIND_MW:
 		ibv_wr_bind_mw(ex, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
 		/* who need not know if the list will be refused may do so here: providers have read it */
-		wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
+		if (wr->bind_mw.mw)
+			wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
 		return;
 	default:
 		ibv_wr_send(ex);
