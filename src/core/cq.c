@@ -5,6 +5,7 @@
  */
 #include "qp.h"
 #include "bond.h"
+#include "order_take.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -96,7 +96,6 @@ void dp_order_unbond(struct dp_order *o)
 	o->bonded = false;
 }
 
-static void after_done(struct dp_order *o, uint32_t rail);
 static void retire(struct dp_order *o);
 
 void dp_order_flush_again(struct dp_order *o, uint32_t rail)
@@ -182,21 +181,6 @@ void dp_order_posteds(struct dp_order *o)
 	for (uint32_t r = 1; r < o->nrails; r++)
 		o->sent[r] += size_of(dp_order_rail(o, o->posts, r)->remote);
 	o->posts++;
-}
-
-static void arrive(struct dp_order *o, uint32_t rail, uint64_t bytes)
-{
-	o->bytes[rail] -= bytes;
-	o->arrived[rail] += bytes;
-}
-
-static void after_done(struct dp_order *o, uint32_t rail)
-{
-	/* what was not written need not be flushed */
-	if (o->visible[rail] >= o->last_write[rail])
-		o->visible[rail] = o->done[rail];
-	if (settled(o, rail) == o->planned[rail])
-		o->hull[rail] = o->lhull[rail] = (struct dp_range){ 0, 0 };
 }
 
 void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq)

@@ -227,38 +227,6 @@ static inline bool dp_order_reached(const struct dp_order *o, uint32_t rail, uin
 
 	return (visible ? o->visible[rail] : o->done[rail]) >= n;
 }
-/*
- * dp_order_match(), and dp_order_delivered() if that op may be given at once, for the common case that nothing else is
- * known before it. UINT64_MAX: it is not that case, nothing was done.
- */
-static inline uint64_t dp_order_take(struct dp_order *o)
-{
-	uint64_t pos = o->deliver, end = pos + 1, bytes;
-	const struct dp_op_rail *or = dp_order_rail(o, pos, 0);
-
-	/* one completion for one op, and nobody before it is waited for or still known */
-	if (o->flush || o->match != pos || o->tail != pos || o->counted[0] != pos || o->post0 == pos ||
-	    !(dp_order_op(o, pos)->flags & DP_OP_SIGNALED))
-		return UINT64_MAX;
-	for (uint32_t r = 1, nr = o->nrails; r < nr; r++)
-		if (o->done[r] < or[r].seq)
-			return UINT64_MAX;
-	bytes = or->remote.lo < or->remote.hi ? or->remote.hi - or->remote.lo : 0;
-	o->match = o->deliver = o->tail = o->counted[0] = end;
-	if (o->done[0] < end)
-		o->done[0] = end;
-	o->bytes[0] -= bytes;
-	o->arrived[0] += bytes;
-	/* as in after_done(), of a rail that is not in `flush`: of all of them visible[] is kept */
-	if (o->visible[0] >= o->last_write[0])
-		o->visible[0] = o->done[0];
-	if (o->done[0] == o->planned[0])
-		o->hull[0] = o->lhull[0] = (struct dp_range){ 0, 0 };
-	/* as in retire() */
-	if (o->posts < end)
-		o->posts = end;
-	return pos;
-}
 static inline bool dp_order_queued(const struct dp_order *o)
 {
 	return o->post0 < o->next || o->posts < o->next;

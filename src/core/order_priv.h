@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
-/* Between order.c and order_add.c. */
+/* Between order.c, order_add.c and order_take.h. */
 #ifndef DUALPORT_ORDER_PRIV_H
 #define DUALPORT_ORDER_PRIV_H
 
@@ -44,6 +44,21 @@ static inline void raise_to(uint64_t *v, uint64_t to)
 static inline uint64_t settled(const struct dp_order *o, uint32_t r)
 {
 	return o->flush >> r & 1 ? o->visible[r] : o->done[r];
+}
+
+static inline void arrive(struct dp_order *o, uint32_t rail, uint64_t bytes)
+{
+	o->bytes[rail] -= bytes;
+	o->arrived[rail] += bytes;
+}
+
+static inline void after_done(struct dp_order *o, uint32_t rail)
+{
+	/* what was not written need not be flushed */
+	if (o->visible[rail] >= o->last_write[rail])
+		o->visible[rail] = o->done[rail];
+	if (settled(o, rail) == o->planned[rail])
+		o->hull[rail] = o->lhull[rail] = (struct dp_range){ 0, 0 };
 }
 
 #endif

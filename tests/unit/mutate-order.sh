@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #
-# Do the tests of the order machine bite? Breaks a temporary copy of order.c or order_add.c in one way after the other and demands
-# that test_order or test_order_random fails: once as they are, once with the verdict left to the world alone (what is
-# seen reversed, given too early, or stuck), without the reference's "may this go now".
+# Do the tests of the order machine bite? Breaks a temporary copy of its files (order*.c, order_*.h) in one way after the
+# other and demands that test_order or test_order_random fails: once as they are, once with the verdict left to the world alone
+# (what is seen reversed, given too early, or stuck), without the reference's "may this go now".
 #
 #	tests/unit/mutate-order.sh [NUMBER...]
 #
@@ -26,10 +26,10 @@ bad=0
 
 compile() { # SOURCE OBJECT
 	# shellcheck disable=SC2086
-	$CC -std=gnu11 -O2 -w -I"$src/src/core" -c -o "$tmp/$2" "$1" $libs
+	$CC -std=gnu11 -O2 -w -I"$tmp" -I"$src/src/core" -c -o "$tmp/$2" "$1" $libs
 }
 
-for f in test_order test_order_random order_ref order_kinds; do
+for f in test_order test_order_random order_kinds; do
 	compile "$src/tests/unit/$f.c" $f.o || exit 1
 done
 
@@ -61,17 +61,19 @@ mutate() {
 	esac
 	echo "== $n: $2"
 	same=0
-	for f in order order_add; do
-		sed "$3" "$src/src/core/$f.c" >"$tmp/$f.c"
-		cmp -s "$tmp/$f.c" "$src/src/core/$f.c" && same=$((same + 1))
+	for f in order.c order_add.c order_priv.h order_take.h; do
+		sed "$3" "$src/src/core/$f" >"$tmp/$f"
+		cmp -s "$tmp/$f" "$src/src/core/$f" && same=$((same + 1))
 	done
-	if [ $same != 1 ]; then
-		echo "   no such place in order.c or order_add.c any more, or in both"
+	if [ $same != 3 ]; then
+		echo "   no such place in the order machine any more, or in more than one file"
 		bad=1
 		return
 	fi
 	ran=$((ran + 1))
-	if ! compile "$tmp/order.c" order.o || ! compile "$tmp/order_add.c" order_add.o || ! build test_order || ! build test_order_random; then
+	# the reference has what is inlined
+	if ! compile "$tmp/order.c" order.o || ! compile "$tmp/order_add.c" order_add.o ||
+		! compile "$src/tests/unit/order_ref.c" order_ref.o || ! build test_order || ! build test_order_random; then
 		echo "   does not compile"
 		bad=1
 		return
@@ -153,6 +155,7 @@ mutate both "widening loses what stands" "$(fn dp_order_widen 's/rail\[(p & o->m
 mutate reference "bulk goes the short way although it may have to wait" "$(fn is_free 's/o->mode == DP_ORDER_RELAXED/true/')"
 mutate reference "the short way of bulk forgets the hulls" "$(fn dp_order_add_free 's/hull_add(&o->hull.*/;/')"
 mutate reference "the short way of a signal forgets it" "$(fn enter_signal 's/ = o->last_signal = / = /')"
+mutate both "the short way gives before the siblings have done" "$(fn dp_order_take 's/if (o->done\[r\] < or\[r\].seq)/if (false)/')"
 
 [ $ran -gt 0 ] || bad=1
 [ $bad = 0 ] && echo "all caught"

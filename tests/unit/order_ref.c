@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #include "order_ref.h"
+#include "order_take.h"
 
 #include <stdio.h>
 #include <stdlib.h>
