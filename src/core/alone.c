@@ -41,7 +41,6 @@ static inline bool post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
 	struct dp_order *o = &q->order;
 	unsigned flags = dp_qp_signaled(q, wr->send_flags);
 	uint64_t at = 0, bytes = 0, since = 0, pos;
-	struct dp_flow *flow;
 	struct dp_slot *s;
 
 	/* where rail 0 is flushed, post.c notes what was written there */
@@ -71,9 +70,7 @@ static inline bool post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send
 	s = dp_qp_slot(q, pos);
 	dp_slot_fill(s, wr->wr_id, len, wr->opcode);
 	s->posted_ns = since;
-	flow = q->rail[0].flow;
-	dp_count(&flow->bytes, len);
-	dp_count(&flow->msgs, 1);
+	dp_flow_count(q->rail[0].flow, len, 1, 0);
 	dp_count(&dp_counters.signals, 1);
 	if (len >= DP_METER_LITTLE)
 		dp_meter_update(q);

@@ -99,11 +99,6 @@ void dp_chain_take_back(struct dp_qp *q)
 	}
 }
 
-static inline void count(struct dp_flow *f, const struct dp_chain *ch)
-{
-	dp_flow_count(f, ch->bytes, ch->msgs, ch->reads);
-}
-
 int dp_chain_post0(struct dp_qp *q, unsigned *accepted)
 {
 	struct dp_chain *ch = &q->rail[0].chain;
@@ -118,7 +113,7 @@ int dp_chain_post0(struct dp_qp *q, unsigned *accepted)
 		*accepted = bad ? (unsigned)(bad - ch->wr) : 0;
 		shorten(ch, *accepted);
 	}
-	count(q->rail[0].flow, ch);
+	dp_flow_count(q->rail[0].flow, ch->bytes, ch->msgs, ch->reads);
 	empty(ch);
 	return ret;
 }
@@ -135,7 +130,7 @@ static bool post_sibling(struct dp_rail *rail)
 	last->send_flags |= IBV_SEND_SIGNALED;
 	ok = dp_rail_post(rail, ch->wr, dp_flush_covers(last->wr_id));
 	if (ok && rail->flow)
-		count(rail->flow, ch);
+		dp_flow_count(rail->flow, ch->bytes, ch->msgs, ch->reads);
 	empty(ch);
 	return ok;
 }

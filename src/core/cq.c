@@ -607,11 +607,14 @@ static inline int read_own(struct dp_cq *cq, int n, struct ibv_wc *wc)
 	return cq->ex ? dp_cqex_read(cq, n, wc) : cq->poll_cq(cq->cq, n, wc);
 }
 
-/* One is to be given. Sees to its event. */
-static inline void give(struct dp_cq *cq, const struct ibv_wc *wc)
+/* One that was read; its event is seen to. False: it is not to be given, or not yet. */
+static inline __attribute__((always_inline)) bool give(struct dp_cq *cq, struct ibv_wc *wc)
 {
+	if (!give_at_once(cq, wc) && !intake(cq, wc, false))
+		return false;
 	if (__builtin_expect(dp_cq_armed(cq), 0))
 		tell_given(cq, wc);
+	return true;
 }
 
 static inline void poll_begin(struct dp_cq *cq)
@@ -647,8 +650,7 @@ __attribute__((noinline)) static int poll_some(struct dp_cq *cq, int n, struct i
 			break;
 		}
 		for (int end = got + k, at = got; at < end; at++) {
-			if (give_at_once(cq, &wc[at]) || intake(cq, &wc[at], false)) {
-				give(cq, &wc[at]);
+			if (give(cq, &wc[at])) {
 				if (at != got)
 					wc[got] = wc[at];
 				got++;
@@ -671,12 +673,8 @@ static inline __attribute__((always_inline)) int poll_one(struct dp_cq *cq, stru
 		got = poll_some(cq, 1, wc);
 	} else {
 		got = ex ? read_own(cq, 1, wc) : cq->poll_cq(cq->cq, 1, wc);
-		if (got > 0) {
-			if (give_at_once(cq, wc) || intake(cq, wc, false))
-				give(cq, wc);
-			else
-				got = poll_some(cq, 1, wc);
-		}
+		if (got > 0 && !give(cq, wc))
+			got = poll_some(cq, 1, wc);
 	}
 	poll_end(cq, more);
 	return got;

@@ -449,8 +449,8 @@ out:
 }
 
 /*
- * Of a region that this process registered and another imported: it lives on there, and so do its keys, so nothing may be on its
- * way to the twins when they go.
+ * Of a region that this process registered and another imported: it lives on there, and so do its keys, so nothing may be
+ * on its way to the twins when they go.
  */
 void dp_unimport_mr(struct ibv_mr *mr)
 {

@@ -220,7 +220,7 @@ static bool would_wait(const struct dp_order *o, const struct waits *w)
 static inline __attribute__((always_inline)) uint64_t enter_signal(struct dp_order *o, unsigned flags, struct dp_range remote,
 								    bool went)
 {
-	uint64_t pos = o->next, wait = !went && drains(o, flags) ? UINT64_MAX : 0;
+	uint64_t pos = o->next, wait = drains(o, flags) ? UINT64_MAX : 0;
 	struct dp_op_rail *or = dp_order_rail(o, pos, 0);
 	struct dp_op *op = dp_order_op(o, pos);
 
