@@ -19,21 +19,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "use.h"
 
 #define THREADS 16
-
-static int failures;
-
-#define CHECK(cond, ...)                                                                                              \
-	do {                                                                                                          \
-		if (!(cond)) {                                                                                        \
-			fprintf(stderr, "entry: %s:%d: %s: ", __FILE__, __LINE__, #cond);                             \
-			fprintf(stderr, __VA_ARGS__);                                                                 \
-			fputc('\n', stderr);                                                                          \
-			failures++;                                                                                   \
-		}                                                                                                     \
-	} while (0)
 
 static void *must_open(const char *path, int flags)
 {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
 #include "fakeverbs.h"
 #include "verbs.h"
 
@@ -19,17 +20,6 @@ static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static char mem[4096];
 static unsigned int twins;
-static int failures;
-
-#define CHECK(cond, ...)                                                                                              \
-	do {                                                                                                          \
-		if (!(cond)) {                                                                                        \
-			fprintf(stderr, "native: %s:%d: %s: ", __FILE__, __LINE__, #cond);                            \
-			fprintf(stderr, __VA_ARGS__);                                                                 \
-			fputc('\n', stderr);                                                                          \
-			failures++;                                                                                   \
-		}                                                                                                     \
-	} while (0)
 
 /* Since the last look verb was called once on of, so and with that result, and on the sibling as often as told. */
 static void reached(struct ibv_context *of, unsigned int elsewhere, const char *verb, uint64_t ret, const uint64_t arg[6])

@@ -29,6 +29,15 @@ softnic()
 # Both ends are in one process, which joins one after the other: none can wait for the bond in modify_qp.
 export DUALPORT_BOND_WAIT=0
 
+# plain WHAT ARG...: without the library, for with()
+plain()
+{
+	local what=$1
+	shift
+	softnic -- "$@" > "$out/$what.plain" 2> "$out/$what.err" ||
+		fail "$what without the library: status $?: $(tail -n 3 "$out/$what.err")"
+}
+
 # with WHAT OPTIONS ARG...: WHAT.plain is what it said without the library
 with()
 {
@@ -52,8 +61,7 @@ with()
 for client in ${SURFACE_CLIENTS:-surface states life}; do
 	args=(--dev mlx5_0 --peer-dev mlx5_2)
 	[ $client != life ] || args+=(--load dlsym)
-	softnic -- "$clients/$client" "${args[@]}" > "$out/$client.plain" 2> "$out/$client.err" ||
-		fail "$client without the library: status $?: $(tail -n 3 "$out/$client.err")"
+	plain $client "$clients/$client" "${args[@]}"
 	with $client "" "$clients/$client" "${args[@]}" --settle-ms 200
 	with $client --adverse "$clients/$client" "${args[@]}" --settle-ms 600
 done
@@ -61,8 +69,7 @@ done
 # Windows bound through ibv_wr_*: the window gets its new key before wr_complete.
 for CASE in mw2_local mw2_remote; do
 	export CASE CLIENTS_EX=1
-	softnic -- "$clients/surface" --dev mlx5_0 --peer-dev mlx5_2 > "$out/$CASE.plain" 2> "$out/$CASE.err" ||
-		fail "$CASE without the library: status $?: $(tail -n 3 "$out/$CASE.err")"
+	plain $CASE "$clients/surface" --dev mlx5_0 --peer-dev mlx5_2
 	with $CASE "" "$clients/surface" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 200
 done
 exit $failed
