@@ -57,15 +57,21 @@ void dp_arm_raise_error(struct dp_cq *cq)
 /* The caller has cq->lock if the CQ is active. */
 static int arm(struct dp_cq *q, int solicited_only)
 {
-	int old, new, spent = DP_ARM_SPENT, ret;
+	int old, new, spent = DP_ARM_SPENT, none = DP_ARM_NONE, ret;
+	bool was_spent;
 
 	/* the kernel's event for the arm that is about to be made is not to be swallowed */
-	atomic_compare_exchange_strong(&q->armed, &spent, DP_ARM_NONE);
+	was_spent = atomic_compare_exchange_strong(&q->armed, &spent, DP_ARM_NONE);
 	/* before: an event of this arm is not to be taken for one of the arm before, after which nothing would arm again */
 	atomic_fetch_add(&q->arms, 1);
 	ret = q->c->ops.req_notify_cq(q->cq, solicited_only);
-	if (ret)
+	if (ret) {
+		/* the arm of before is the last one still: its event of the kernel is looked at, or swallowed, as if nothing was */
+		atomic_fetch_sub(&q->arms, 1);
+		if (was_spent)
+			atomic_compare_exchange_strong(&q->armed, &none, DP_ARM_SPENT);
 		return ret;
+	}
 	/* see raise_event(); as with devices, an arm for any completion outlives one for solicited ones */
 	old = atomic_load_explicit(&q->armed, memory_order_relaxed);
 	do {
@@ -170,9 +176,12 @@ void dp_arm_kernel(struct dp_cq *q, uint32_t arms)
 {
 	dp_take(&q->lock);
 	if (atomic_load(&q->arms) == arms && !look(q)) {
-		q->c->ops.req_notify_cq(q->cq, for_solicited(atomic_load_explicit(&q->armed, memory_order_relaxed)));
-		/* what came before this arm makes no event, as for any program */
-		look(q);
+		if (q->c->ops.req_notify_cq(q->cq, for_solicited(atomic_load_explicit(&q->armed, memory_order_relaxed))))
+			/* nothing else would wake the program any more */
+			raise_event(q, true);
+		else
+			/* what came before this arm makes no event, as for any program */
+			look(q);
 	}
 	dp_drop(&q->lock);
 }

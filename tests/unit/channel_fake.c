@@ -226,6 +226,15 @@ void hold_in(struct fake_cq *f)
 	dp_drop(&f->rec.lock);
 }
 
+void polled(struct fake_cq *f)
+{
+	f->gives = false;
+	dp_take(&f->rec.lock);
+	if (dp_cq_armed_old(&f->rec))
+		dp_arm_polled(&f->rec);
+	dp_drop(&f->rec.lock);
+}
+
 void kernel_event(struct fake_cq *f)
 {
 	ck_assert_int_eq(write(f->kernel_ch->wr, &f, sizeof(f)), sizeof(f));

@@ -38,6 +38,8 @@ void make_cq(struct fake_cq *f, struct ibv_comp_channel *channel, bool record);
 bool destroy_cq(struct fake_cq *f);
 /* As when it gets its first twin. */
 void hold_in(struct fake_cq *f);
+/* As dp_poll_cq() does after it has given what there was. */
+void polled(struct fake_cq *f);
 void kernel_event(struct fake_cq *f);
 struct ibv_comp_channel *nonblocking_channel(void);
 /* Is there an event, and is it f's (NULL: there must be none)? */

@@ -397,16 +397,6 @@ START_TEST(held_and_solicited_only)
 }
 END_TEST
 
-/* As dp_poll_cq() does after it has given what there was. */
-static void polled(struct fake_cq *f)
-{
-	f->gives = false;
-	dp_take(&f->rec.lock);
-	if (dp_cq_armed_old(&f->rec))
-		dp_arm_polled(&f->rec);
-	dp_drop(&f->rec.lock);
-}
-
 START_TEST(unpolled_when_armed)
 {
 	struct ibv_comp_channel *ch = nonblocking_channel();
@@ -455,6 +445,45 @@ START_TEST(unpolled_when_armed)
 	ibv_req_notify_cq(&a.cq, 1);
 	expect(ch, NULL);
 	dp_ack_cq_events(&a.cq, 8);
+	ck_assert(destroy_cq(&a));
+	ck_assert_int_eq(dp_destroy_comp_channel(ch), 0);
+}
+END_TEST
+
+/* What the provider refuses leaves the arm of before as it was. */
+START_TEST(refused)
+{
+	struct ibv_comp_channel *ch = nonblocking_channel();
+	struct fake_cq a;
+	uint32_t before;
+
+	make_cq(&a, ch, true);
+	/* ours was given for it: the kernel's is still the second one */
+	ibv_req_notify_cq(&a.cq, 0);
+	dp_arm_raise(&a.rec);
+	expect(ch, &a);
+	req_notify_ret = EINVAL;
+	ck_assert_int_eq(ibv_req_notify_cq(&a.cq, 0), EINVAL);
+	kernel_event(&a);
+	ck_assert_int_eq(dp_get_cq_event(ch, &(struct ibv_cq *){ NULL }, &(void *){ NULL }), -1);
+	/* the kernel's event of the arm that stands is about to be looked at: that one has to be made anew */
+	req_notify_ret = 0;
+	hold_in(&a);
+	ibv_req_notify_cq(&a.cq, 0);
+	before = a.rec.arms;
+	req_notify_ret = EINVAL;
+	ck_assert_int_eq(ibv_req_notify_cq(&a.cq, 0), EINVAL);
+	req_notify_ret = 0;
+	a.arms = 0;
+	dp_arm_kernel(&a.rec, before);
+	ck_assert_int_eq(a.arms, 1);
+	expect(ch, NULL);
+	/* and if it cannot, rather an event too early than none */
+	req_notify_ret = EINVAL;
+	kernel_event(&a);
+	expect(ch, &a);
+	expect(ch, NULL);
+	dp_ack_cq_events(&a.cq, 2);
 	ck_assert(destroy_cq(&a));
 	ck_assert_int_eq(dp_destroy_comp_channel(ch), 0);
 }
@@ -588,6 +617,7 @@ int main(void)
 	tcase_add_test(tc, what_is_held_makes_no_event);
 	tcase_add_test(tc, held_and_solicited_only);
 	tcase_add_test(tc, unpolled_when_armed);
+	tcase_add_test(tc, refused);
 	tcase_add_test(tc, armed_before_anything_could_be_held);
 	tcase_add_test(tc, others_on_a_watched_channel);
 	tcase_add_test(tc, what_cannot_be_read);
