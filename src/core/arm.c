@@ -190,3 +190,14 @@ bool dp_arm_passes(struct dp_cq *q, bool raised)
 {
 	return atomic_exchange(&q->armed, DP_ARM_NONE) != DP_ARM_SPENT || raised;
 }
+
+bool dp_arm_spend(struct dp_cq *q)
+{
+	int old = atomic_load_explicit(&q->armed, memory_order_relaxed);
+
+	/* also where dp_arm_polled() has not yet said that the arm stands */
+	while (old != DP_ARM_NONE && old != DP_ARM_SPENT)
+		if (atomic_compare_exchange_weak(&q->armed, &old, DP_ARM_SPENT))
+			return true;
+	return false;
+}

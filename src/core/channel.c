@@ -20,6 +20,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#define PULLED_MS 1000 /* how long a blocking get_cq_event waits for another event than one that was taken back */
 #define KERNEL_RUN 16 /* events of the kernel in a row before one of ours has its turn */
 
 struct dp_channel {
@@ -33,6 +34,8 @@ struct dp_channel {
 	_Atomic bool watched; /* changed with lock; never back */
 	struct dp_cq *raised, **raised_tail; /* CQs with an event of ours, oldest first */
 	struct passed *passed, **passed_tail; /* events of the kernel that were taken from it, oldest first */
+	struct dp_cq *pulled; /* the last one whose event was taken back, if the program has got none since then */
+	uint32_t pulled_arms;
 	unsigned kernel_run;
 	unsigned refs; /* one of the program, one of each thread inside dp_get_cq_event(); shadows_lock */
 };
@@ -282,12 +285,17 @@ static bool take_back_event(struct dp_channel *ch, struct dp_cq *cq)
 
 bool dp_channel_pull(struct dp_cq *cq)
 {
+	struct dp_channel *ch = cq->channel;
 	int cancel = dp_no_cancel();
 	bool ours;
 
-	dp_take(&cq->channel->lock);
-	ours = take_back_event(cq->channel, cq);
-	dp_drop(&cq->channel->lock);
+	dp_take(&ch->lock);
+	ours = take_back_event(ch, cq);
+	if (ours) {
+		ch->pulled = cq;
+		ch->pulled_arms = atomic_load(&cq->arms);
+	}
+	dp_drop(&ch->lock);
 	dp_cancel_as(cancel);
 	return ours;
 }
@@ -326,6 +334,8 @@ void dp_channel_detach(struct dp_cq *cq)
 	cancel = dp_no_cancel();
 	dp_take(&ch->lock);
 	off(ch, cq->cq);
+	if (ch->pulled == cq)
+		ch->pulled = NULL;
 	ours = take_back_event(ch, cq);
 	cq->owed = take_back_passed(ch, cq->cq) || ours;
 	dp_drop(&ch->lock);
@@ -432,15 +442,9 @@ void dp_channel_pump(struct ibv_comp_channel *shadow)
 	put(ch);
 }
 
-/* Takes an event of ours; with the channel's lock held. 0 or -EAGAIN. */
-static int take_ours(struct dp_channel *ch, struct ibv_cq **cq, void **cq_context)
+/* Gives one of ours to the program; with the channel's lock held. */
+static void give_ours(struct dp_cq *q, struct ibv_cq **cq, void **cq_context)
 {
-	struct dp_cq *q = ch->raised;
-
-	if (!q)
-		return -EAGAIN;
-	take_back_event(ch, q);
-	ch->kernel_run = 0;
 	/*
 	 * destroy_cq waits until as many events were acknowledged as the kernel has given. The program will
 	 * acknowledge this one, too, which the kernel never gave: so it is taken off in advance, and destroy_cq
@@ -451,6 +455,18 @@ static int take_ours(struct dp_channel *ch, struct ibv_cq **cq, void **cq_contex
 	pthread_mutex_unlock(&q->cq->mutex);
 	*cq = q->cq;
 	*cq_context = q->cq->cq_context;
+}
+
+/* Takes an event of ours; with the channel's lock held. 0 or -EAGAIN. */
+static int take_ours(struct dp_channel *ch, struct ibv_cq **cq, void **cq_context)
+{
+	struct dp_cq *q = ch->raised;
+
+	if (!q)
+		return -EAGAIN;
+	take_back_event(ch, q);
+	ch->kernel_run = 0;
+	give_ours(q, cq, cq_context);
 	return 0;
 }
 
@@ -493,6 +509,26 @@ static int take_passed(struct dp_channel *ch, struct ibv_cq **cq, void **cq_cont
 	return 0;
 }
 
+/*
+ * The program may have seen the fd readable for an event that a poll of the CQ took back, and then blocked for ever: it gets
+ * that event after all, as from a ConnectX, though not a second one for its arm. But not at once: one that arms before it
+ * polls, never looks at the fd and counts on a completion for each event (ib_read_lat -e) is about to get its next one.
+ */
+static bool take_pulled(struct dp_channel *ch, struct ibv_cq **cq, void **cq_context)
+{
+	struct dp_cq *q;
+
+	dp_take(&ch->lock);
+	q = ch->pulled;
+	ch->pulled = NULL;
+	if (q && atomic_load(&q->arms) == ch->pulled_arms && !dp_arm_spend(q))
+		q = NULL;
+	if (q)
+		give_ours(q, cq, cq_context);
+	dp_drop(&ch->lock);
+	return q;
+}
+
 static int take_event(struct dp_channel *ch, struct ibv_cq **cq, void **cq_context)
 {
 	bool watched = atomic_load_explicit(&ch->watched, memory_order_relaxed);
@@ -510,6 +546,8 @@ static int take_event(struct dp_channel *ch, struct ibv_cq **cq, void **cq_conte
 		ret = watched ? take_passed(ch, cq, cq_context) : take_kernels(ch, cq, cq_context);
 	if (ret == -EAGAIN)
 		ret = take_ours(ch, cq, cq_context);
+	if (!ret)
+		ch->pulled = NULL;
 	dp_drop(&ch->lock);
 	return ret;
 }
@@ -550,21 +588,34 @@ static void cancelled(void *ch)
 	dp_stub->inside(-1);
 }
 
-/* Waits until there may be an event. cancel: as the program has it. 0 or -errno. */
+static bool any_pulled(struct dp_channel *ch)
+{
+	bool any;
+
+	dp_take(&ch->lock);
+	any = ch->pulled;
+	dp_drop(&ch->lock);
+	return any;
+}
+
+/* Waits until there may be an event. cancel: as the program has it. 0 or -errno, -EAGAIN: one that was taken back is due. */
 static int wait_event(struct dp_channel *ch, int fd, int cancel)
 {
 	/* the real one, too, if it is not behind the other: that is shorter than by way of the thread that watches it */
 	struct pollfd p[] = { { .fd = fd, .events = POLLIN }, { .fd = ch->real_fd, .events = POLLIN } };
 	nfds_t n = atomic_load_explicit(&ch->watched, memory_order_relaxed) ? 2 : 1;
-	int err;
+	int err, got, ms = any_pulled(ch) ? PULLED_MS : -1;
 
 	pthread_cleanup_push(cancelled, ch);
 	pthread_setcancelstate(cancel, NULL);
-	err = poll(p, n, -1) < 0 ? errno : 0;
+	got = poll(p, n, ms);
+	err = got < 0 ? errno : 0;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	pthread_cleanup_pop(0);
 	if (err)
 		return err == EINTR && read_would_restart() ? 0 : -err;
+	if (!got)
+		return -EAGAIN;
 	return p[0].revents & POLLNVAL ? -EBADF : 0;
 }
 
@@ -582,9 +633,14 @@ int dp_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void *
 
 		if (flags < 0)
 			ret = -errno;
-		else if (!(flags & O_NONBLOCK))
-			ret = wait_event(ch, channel->fd, cancel);
-		if (ret)
+		if (flags < 0 || flags & O_NONBLOCK)
+			break;
+		ret = wait_event(ch, channel->fd, cancel);
+		if (ret == -EAGAIN && take_pulled(ch, cq, cq_context)) {
+			ret = 0;
+			break;
+		}
+		if (ret && ret != -EAGAIN)
 			break;
 	}
 	put(ch);

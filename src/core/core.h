@@ -389,6 +389,8 @@ void dp_arm_raise_error(struct dp_cq *cq);
 void dp_arm_kernel(struct dp_cq *cq, uint32_t arms);
 /* The kernel's event is to be given as it is; with the channel's lock. False: it is the second one for one arm. */
 bool dp_arm_passes(struct dp_cq *cq, bool raised);
+/* An event is given for the arm that stands. False: none does, or it has one. */
+bool dp_arm_spend(struct dp_cq *cq);
 /* With lock held: the program has polled, and dp_cq_armed_old(). */
 void dp_arm_polled(struct dp_cq *cq);
 

@@ -115,6 +115,69 @@ START_TEST(several_wait)
 }
 END_TEST
 
+/* The fd was readable, and then somebody took what that was about: who blocks after that must not wait for ever. */
+START_TEST(taken_back_after_poll)
+{
+	bool again = _i & 1, solicited = _i & 2;
+	struct ibv_comp_channel *ch = dp_create_comp_channel(&context);
+	struct pollfd p = { .fd = ch->fd, .events = POLLIN };
+	struct fake_cq a, b;
+	struct waiter w;
+
+	make_cq(&a, ch, true);
+	hold_in(&a);
+	a.gives = a.gives_recv = true;
+	ibv_req_notify_cq(&a.cq, solicited);
+	ck_assert_int_eq(poll(&p, 1, 0), 1);
+	polled(&a);
+	ck_assert_int_eq(poll(&p, 1, 0), 0);
+	if (again)
+		ibv_req_notify_cq(&a.cq, solicited);
+	start_waiter(&w, ch);
+	pthread_join(w.t, NULL);
+	ck_assert_int_eq(w.ret, 0);
+	ck_assert_ptr_eq(w.cq, &a.cq);
+	/* that was the event of its arm, and not of a later one */
+	dp_arm_raise_error(&a.rec);
+	ck_assert_int_eq(poll(&p, 1, 0), again);
+	if (!again) {
+		ibv_req_notify_cq(&a.cq, solicited);
+		dp_arm_raise_error(&a.rec);
+	}
+	expect(ch, &a);
+	/* whoever got another one since then waits */
+	a.gives = true;
+	ibv_req_notify_cq(&a.cq, solicited);
+	polled(&a);
+	dp_arm_raise_error(&a.rec);
+	expect(ch, &a);
+	ibv_req_notify_cq(&a.cq, solicited);
+	start_waiter(&w, ch);
+	usleep(20000);
+	ck_assert(!w.done);
+	dp_arm_raise_error(&a.rec);
+	pthread_join(w.t, NULL);
+	ck_assert_int_eq(w.ret, 0);
+	/* with the CQ it is gone */
+	a.gives = true;
+	ibv_req_notify_cq(&a.cq, solicited);
+	polled(&a);
+	dp_ack_cq_events(&a.cq, 4);
+	ck_assert(destroy_cq(&a));
+	make_cq(&b, ch, true);
+	start_waiter(&w, ch);
+	usleep(20000);
+	ck_assert(!w.done);
+	ibv_req_notify_cq(&b.cq, 0);
+	dp_arm_raise(&b.rec);
+	pthread_join(w.t, NULL);
+	ck_assert_ptr_eq(w.cq, &b.cq);
+	dp_ack_cq_events(&b.cq, 1);
+	ck_assert(destroy_cq(&b));
+	ck_assert_int_eq(dp_destroy_comp_channel(ch), 0);
+}
+END_TEST
+
 static void on_signal(int sig)
 {
 	(void)sig;
@@ -291,6 +354,7 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, destroy_waits_for_every_ack);
 	tcase_add_test(tc, several_wait);
+	tcase_add_loop_test(tc, taken_back_after_poll, 0, 4);
 	tcase_add_loop_test(tc, interrupted, 0, 2);
 	tcase_add_test(tc, cancelled_while_waiting);
 	tcase_add_test(tc, destroyed_under_a_waiter);
