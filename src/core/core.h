@@ -128,7 +128,7 @@ void dp_channel_after_fork(void);
 /* ---- protection domains and memory regions (mr.c) ---------------------------------------------------------- */
 
 struct dp_pd {
-	struct ibv_pd *pd;
+	struct ibv_pd *pd;     /* with settling, where something is made in it: NULL once the program has left it to another */
 	struct dp_ctx *c;
 	uint32_t id;	       /* unique in the process; names the PD towards peers */
 	struct ibv_pd *twin[DP_MAX_RAILS]; /* by sibling; NULL where it failed, and until dp_pd_settle() */
@@ -155,7 +155,8 @@ struct dp_mr {
 int dp_scratch_make(struct dp_pd *pd, uint32_t sib_idx);
 /* Only in the program's own PD (shared siblings), or only in the others. */
 void dp_scratch_drop(struct dp_pd *pd, bool shared);
-struct ibv_mr *dp_scratch_reg(const struct dp_verbs *real, struct ibv_pd *pd); /* as ibv_reg_mr */
+/* In the program's own PD, for one queue pair. NULL with errno. */
+struct ibv_mr *dp_scratch_own(struct dp_pd *pd);
 #define DP_EVERY_MAX 64 /* bytes of it */
 
 struct dp_pd *dp_pd_find(struct ibv_pd *pd);

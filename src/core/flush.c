@@ -21,16 +21,29 @@
 /* What flushes read, and what the siblings' parts of the program's own flushes read; nobody looks at it. */
 static uint8_t scratch[DP_EVERY_MAX] __attribute__((aligned(DP_EVERY_MAX)));
 
-struct ibv_mr *dp_scratch_reg(const struct dp_verbs *real, struct ibv_pd *pd)
+static struct ibv_mr *scratch_reg(const struct dp_verbs *real, struct ibv_pd *pd)
 {
 	return real->reg_mr(pd, scratch, sizeof(scratch), IBV_ACCESS_LOCAL_WRITE);
+}
+
+struct ibv_mr *dp_scratch_own(struct dp_pd *pd)
+{
+	struct ibv_mr *mr = NULL;
+
+	dp_take(&pd->settling);
+	if (pd->pd)
+		mr = scratch_reg(pd->c->real, pd->pd);
+	else
+		errno = ENODEV;
+	dp_drop(&pd->settling);
+	return mr;
 }
 
 int dp_scratch_make(struct dp_pd *pd, uint32_t i)
 {
 	if (pd->scratch[i])
 		return 0;
-	pd->scratch[i] = dp_scratch_reg(pd->c->real, pd->twin[i]);
+	pd->scratch[i] = scratch_reg(pd->c->real, pd->twin[i]);
 	return pd->scratch[i] ? 0 : -errno;
 }
 

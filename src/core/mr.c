@@ -232,7 +232,7 @@ void dp_mr_forget(struct dp_mr_rec *r)
 	dp_take(&list_lock);
 	TAILQ_REMOVE(&list, r, all);
 	dp_drop(&list_lock);
-	dp_pd_put(r->m.pd);
+	dp_pd_unuse(r->m.pd);
 	free_rec(r);
 }
 
@@ -262,7 +262,7 @@ static void record(struct dp_pd *pd, struct ibv_mr *mr, const struct dp_mr_how *
 		dp_mr_twins_drop(r);
 		goto no_memory;
 	}
-	dp_pd_hold(pd);
+	dp_pd_use(pd);
 	dp_mr_publish(r);
 	/* last: from here on memlock.c may take its twins */
 	dp_take(&list_lock);
@@ -289,7 +289,8 @@ static struct ibv_mr *reg(struct ibv_pd *pd, const struct dp_mr_how *how)
 
 	if (!p) {
 		const struct dp_verbs *real = dp_real_of(pd->context);
-		const struct dp_ctx *c = dp_ctx_find(pd->context);
+		/* one that was imported may not have been seen yet */
+		const struct dp_ctx *c = dp_ctx_get(pd->context);
 
 		/* a parent domain, say: without twins, but not with a key that a peer takes for another's either */
 		if (real && c && c->grouped)

@@ -117,6 +117,31 @@ out:
 	errno = err;
 }
 
+static void gone(struct dp_pd *p)
+{
+	/* what is left when the program closes the device goes with it */
+	if (!atomic_load(&p->c->closed)) {
+		dp_scratch_drop(p, true);
+		drop_twins(p);
+	}
+	atomic_fetch_sub_explicit(&p->c->refs, 1, memory_order_relaxed);
+}
+
+void dp_pd_use(struct dp_pd *pd)
+{
+	dp_pd_hold(pd);
+	atomic_fetch_add_explicit(&dp_pd_rec(pd)->users, 1, memory_order_relaxed);
+}
+
+void dp_pd_unuse(struct dp_pd *pd)
+{
+	/* acq_rel: the last one sees that it was left, and what the others had made in the twins is gone */
+	if (atomic_fetch_sub_explicit(&dp_pd_rec(pd)->users, 1, memory_order_acq_rel) == 1 &&
+	    atomic_load_explicit(&dp_pd_rec(pd)->left, memory_order_relaxed))
+		gone(pd);
+	dp_pd_put(pd);
+}
+
 static void record(struct dp_ctx *c, struct ibv_pd *pd)
 {
 	struct dp_pd_rec *r = calloc(1, sizeof(*r));
@@ -128,6 +153,8 @@ static void record(struct dp_ctx *c, struct ibv_pd *pd)
 	p->pd = pd;
 	p->c = c;
 	atomic_init(&r->refs, 1);
+	atomic_init(&r->users, 1);
+	atomic_init(&r->left, false);
 	dp_lock_init(&p->settling);
 	dp_lock_init(&p->lock);
 	dp_hmap_init(&p->rkeys);
@@ -176,15 +203,10 @@ static void free_scratch(struct dp_pd *p)
 	dp_drop(&p->settling);
 }
 
-static void gone(struct dp_pd *p)
-{
-	unpublish_id(p);
-	drop_twins(p);
-	atomic_fetch_sub_explicit(&p->c->refs, 1, memory_order_relaxed);
-	dp_pd_put(p);
-}
-
-/* It may be one that this process allocated and another imported: that one will deallocate it. */
+/*
+ * It may be one that this process allocated and another imported: that one will deallocate it. Unlike dealloc_pd it does not
+ * fail while there are regions and queue pairs in it: their twins need the twins of the PD as long.
+ */
 void dp_unimport_pd(struct ibv_pd *pd)
 {
 	const struct dp_verbs *real = dp_real_of(pd->context);
@@ -192,13 +214,19 @@ void dp_unimport_pd(struct ibv_pd *pd)
 
 	if (!real || !real->unimport_pd)
 		return;
-	if (p) {
-		free_scratch(p);
-		dp_hmap_del(&pds, (uint64_t)(uintptr_t)pd);
+	if (!p) {
+		real->unimport_pd(pd);
+		return;
 	}
+	free_scratch(p);
+	dp_hmap_del(&pds, (uint64_t)(uintptr_t)pd);
+	dp_take(&p->settling); /* a queue pair may be about to bond */
+	p->pd = NULL;
 	real->unimport_pd(pd);
-	if (p)
-		gone(p);
+	dp_drop(&p->settling);
+	unpublish_id(p);
+	atomic_store_explicit(&dp_pd_rec(p)->left, true, memory_order_relaxed);
+	dp_pd_unuse(p);
 }
 
 int dp_dealloc_pd(struct ibv_pd *pd)
@@ -220,7 +248,9 @@ int dp_dealloc_pd(struct ibv_pd *pd)
 			dp_warn("%s: out of memory: a protection domain loses its twins", p->c->dev);
 		return ret;
 	}
+	unpublish_id(p);
 	gone(p);
+	dp_pd_put(p);
 	return 0;
 }
 

@@ -119,7 +119,7 @@ static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct
 	q->pd = pd ? dp_pd_find(pd) : NULL;
 	/* dealloc_pd fails as long as there are QPs, unimport_pd does not */
 	if (q->pd)
-		dp_pd_hold(q->pd);
+		dp_pd_use(q->pd);
 	q->scq = scq ? dp_cq_find(scq) : NULL;
 	q->rcq = rcq ? dp_cq_find(rcq) : NULL;
 	q->post_send = c->ops.post_send;

@@ -25,7 +25,7 @@ void dp_qp_put(struct dp_qp *q)
 		return;
 	dp_qpex_free(q);
 	if (q->pd)
-		dp_pd_put(q->pd);
+		dp_pd_unuse(q->pd);
 	dp_lock_fini(&q->ctl);
 	dp_lock_fini(&q->lock);
 	free(q);

@@ -29,8 +29,8 @@ static void changed(struct dp_mr_rec *r, int flags, struct ibv_pd *pd, void *add
 
 		if (p && p->c == r->m.pd->c) {
 			dp_pd_settle(p, NULL);
-			dp_pd_hold(p);
-			dp_pd_put(r->m.pd);
+			dp_pd_use(p);
+			dp_pd_unuse(r->m.pd);
 			r->m.pd = p;
 		} else { /* a parent domain, say: no twins there */
 			dp_fallback(DP_FB_MR_TWIN_FAILED);

@@ -41,6 +41,8 @@ struct dp_watcher;
 struct dp_pd_rec {
 	struct dp_pd p;
 	_Atomic uint32_t refs; /* the program's, its MRs', its watchers', and the control thread's while it uses it */
+	_Atomic uint32_t users; /* of these, the program and what it made in it, which may have twins */
+	_Atomic bool left;	/* by ibv_unimport_pd: the last user ends it */
 
 	/* push.c, with p.lock */
 	TAILQ_HEAD(, dp_mr_rec) listed;	   /* published, remote access allowed, oldest first */
@@ -63,6 +65,9 @@ static inline struct dp_pd_rec *dp_pd_rec(struct dp_pd *pd)
 const struct dp_verbs *dp_real_of(struct ibv_context *ctx);
 void dp_pd_hold(struct dp_pd *pd);
 void dp_pd_put(struct dp_pd *pd);
+/* The same for MRs and QPs. */
+void dp_pd_use(struct dp_pd *pd);
+void dp_pd_unuse(struct dp_pd *pd);
 struct dp_pd *dp_pd_by_id(uint32_t id); /* held, or NULL */
 
 /* ---- mr.c */

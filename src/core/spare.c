@@ -41,7 +41,7 @@ static struct dp_rail *make(struct dp_qp *q, struct dp_twin_info *mine)
 	if (!rail->chain.sge)
 		goto free_rail;
 	/* of its own, not of its PD: that is the program's, which could not give it back */
-	rail->scratch = dp_scratch_reg(q->c->real, q->pd->pd);
+	rail->scratch = dp_scratch_own(q->pd);
 	if (!rail->scratch) {
 		ret = -errno;
 		goto free_rail;

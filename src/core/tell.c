@@ -45,7 +45,7 @@ static int provoke(struct dp_qp *q, struct dp_tell *t)
 
 	rail->q = q;
 	rail->sib = &q->c->own;
-	rail->scratch = dp_scratch_reg(q->c->real, q->pd->pd);
+	rail->scratch = dp_scratch_own(q->pd);
 	if (!rail->scratch)
 		return -errno;
 	rail->scratch_lkey = rail->scratch->lkey;

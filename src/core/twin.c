@@ -163,14 +163,17 @@ static uint8_t at_least_1(uint8_t n, int limit)
 static int create(struct dp_qp *q, struct dp_rail *rail, struct ibv_qp_init_attr *init)
 {
 	struct dp_pd *pd = q->pd;
-	int ret = 0;
+	struct ibv_pd *in;
+	int ret = -ENODEV;
 
 	dp_take(&pd->settling);
-	rail->twin = q->c->real->create_qp(rail->idx ? pd->twin[rail->sib_idx] : pd->pd, init);
-	if (!rail->twin) {
-		ret = -errno;
+	in = rail->idx ? pd->twin[rail->sib_idx] : pd->pd;
+	if (!in || !pd->pd) /* the program has left it to another process */
 		goto out;
-	}
+	rail->twin = q->c->real->create_qp(in, init);
+	ret = rail->twin ? 0 : -errno;
+	if (ret)
+		goto out;
 	pd->guests += rail->sib->shared;
 	if (rail->idx && !dp_scratch_make(pd, rail->sib_idx))
 		rail->scratch_lkey = pd->scratch[rail->sib_idx]->lkey;

@@ -25,7 +25,7 @@ _Atomic unsigned fake_acks_at_rereg;
 void (*fake_in_dereg)(struct ibv_mr *mr);
 struct dp_peer fake_holder, fake_owner;
 int fake_call_err;
-bool fake_no_watch;
+bool fake_no_watch, fake_unseen;
 struct dp_qp fake_qp[2];
 
 struct dp_counters dp_counters;
@@ -79,6 +79,15 @@ static int f_dealloc_pd(struct ibv_pd *pd)
 		return EBUSY;
 	free(pd);
 	return 0;
+}
+
+/* Our struct goes; the object is another process's from here on. */
+static void f_unimport_pd(struct ibv_pd *pd)
+{
+	pthread_mutex_lock(&dev_lock);
+	dev_of(pd->context)->npd--;
+	pthread_mutex_unlock(&dev_lock);
+	free(pd);
 }
 
 static struct ibv_mr *make(struct ibv_pd *pd, struct dp_mr_how how)
@@ -160,6 +169,18 @@ static int f_dereg_mr(struct ibv_mr *mr)
 	return 0;
 }
 
+static void f_unimport_mr(struct ibv_mr *mr)
+{
+	struct fake_dev *d = dev_of(mr->context);
+
+	pthread_mutex_lock(&dev_lock);
+	fake_locked -= mr->length;
+	d->by_key[mr->rkey - d->base] = NULL;
+	d->nmr--;
+	pthread_mutex_unlock(&dev_lock);
+	free(mr);
+}
+
 /* Keeps the key, as a provider may. */
 static int f_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
 {
@@ -223,11 +244,12 @@ const struct dp_stub *dp_stub = &stub;
 
 struct dp_ctx *dp_ctx_find(struct ibv_context *ctx)
 {
-	return ctx == fake_ctx.ctx ? &fake_ctx : NULL;
+	return ctx == fake_ctx.ctx && !fake_unseen ? &fake_ctx : NULL;
 }
 
 struct dp_ctx *dp_ctx_get(struct ibv_context *ctx)
 {
+	fake_unseen = false;
 	return dp_ctx_find(ctx);
 }
 
@@ -486,6 +508,7 @@ void fake_reset(void)
 		.alloc_pd = f_alloc_pd, .dealloc_pd = f_dealloc_pd,   .reg_mr = f_reg_mr,
 		.dereg_mr = f_dereg_mr, .reg_mr_iova = f_reg_mr_iova, .reg_mr_iova2 = f_reg_mr_iova2,
 		.rereg_mr = f_rereg_mr, .reg_dmabuf_mr = f_reg_dmabuf_mr, .reg_mr_ex = f_reg_mr_ex, .reg_buf_mr = f_reg_buf_mr,
+		.unimport_mr = f_unimport_mr, .unimport_pd = f_unimport_pd,
 	};
 	fake_ctx.ctx = &fake_dev[0].ctx;
 	fake_ctx.real = &fake_verbs;
@@ -504,7 +527,7 @@ void fake_reset(void)
 	fake_memlock = fake_locked = 0;
 	fake_rereg_ret = fake_rereg_errno = fake_call_err = 0;
 	fake_in_dereg = NULL;
-	fake_no_watch = false;
+	fake_no_watch = fake_unseen = false;
 	peer_init(&fake_holder, &fake_owner);
 	peer_init(&fake_owner, &fake_holder);
 	dp_cfg.lease_ns = 300000000;

@@ -44,6 +44,7 @@ extern struct dp_peer fake_holder, fake_owner; /* the holder as the owner sees i
 
 extern int fake_call_err; /* dp_peer_call() fails */
 extern bool fake_no_watch; /* the owner never hears of watchers */
+extern bool fake_unseen; /* the context is not known before it is asked for by dp_ctx_get() */
 extern struct dp_qp fake_qp[2];
 
 void fake_reset(void);

@@ -127,6 +127,46 @@ START_TEST(test_shared)
 }
 END_TEST
 
+/* What the program made in a PD that it leaves to another process goes on, and so do the twins under it. */
+START_TEST(test_pd_left)
+{
+	struct ibv_pd *left = dp_alloc_pd(fake_ctx.ctx);
+	struct dp_pd *p = dp_pd_find(left);
+	bool shared = _i;
+	struct ibv_mr *mr, *flushes;
+
+	if (shared) {
+		dp_ctx_open_siblings(&fake_ctx, NULL);
+		fake_ctx.sib[0].shared = true;
+		fake_ctx.sib[0].ctx = fake_ctx.ctx;
+	}
+	mr = dp_reg_mr(left, mem, 100, ACCESS);
+	dp_pd_use(p); /* a queue pair */
+	ck_assert_int_eq(dp_scratch_make(p, 0), 0);
+	flushes = dp_scratch_own(p);
+	ck_assert_ptr_nonnull(flushes);
+	p->guests = shared;
+	dp_unimport_pd(left);
+	ck_assert_ptr_null(dp_pd_find(left));
+	ck_assert_ptr_null(dp_pd_by_id(p->id));
+	/* nothing is made in what is gone */
+	errno = 0;
+	ck_assert_ptr_null(dp_scratch_own(p));
+	ck_assert_int_eq(errno, ENODEV);
+	for (int i = 1 + shared; i < FAKE_DEVS; i++)
+		ck_assert_int_eq(fake_dev[i].npd, 1);
+	ck_assert_ptr_nonnull(fake_key(2, dp_mr_lkeys(&fake_ctx, mr->lkey)[1]));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	ck_assert_int_eq(fake_verbs.dereg_mr(flushes), 0);
+	ck_assert_int_eq(fake_dev[2].npd, 1);
+	ck_assert_ptr_nonnull(p->scratch[0]);
+	p->guests = 0;
+	dp_pd_unuse(p);
+	ck_assert_uint_eq(atomic_load(&fake_ctx.refs), 1);
+	/* the rest is teardown()'s */
+}
+END_TEST
+
 /* A region that mlx5dv made gets twins from the same dma-buf, and counts where it cannot. */
 START_TEST(test_made_elsewhere)
 {
@@ -243,7 +283,7 @@ START_TEST(test_newer_kinds)
 }
 END_TEST
 
-/* What a later version may add is rail 0's alone, and counted; its key is another than one in quarantine all the same. */
+/* What a later version may add is rail 0's alone, and counted. */
 START_TEST(test_unknown_kind)
 {
 	struct dp_mr_init_attr attr = { .length = 100, .access = ACCESS, .comp_mask = DP_MR_INIT_ADDR | 1 << 6, .addr = mem };
@@ -575,6 +615,7 @@ int main(void)
 	tcase_add_test(tc, test_kinds);
 	tcase_add_test(tc, test_newer_kinds);
 	tcase_add_test(tc, test_unknown_kind);
+	tcase_add_loop_test(tc, test_pd_left, 0, 2);
 	tcase_add_test(tc, test_old_libibverbs);
 	tcase_add_test(tc, test_twin_fails);
 	tcase_add_test(tc, test_pd_twin_fails);

@@ -497,6 +497,103 @@ START_TEST(test_give_back)
 }
 END_TEST
 
+/*
+ * A region that another process goes on using: its twins go when nothing of a peer is on its way to them any more, at the
+ * latest when the peer's lease is over, and the key is not one in quarantine for ever.
+ */
+static unsigned twins_gone;
+
+static void twin_gone(struct ibv_mr *mr)
+{
+	twins_gone += mr->context != fake_ctx.ctx;
+}
+
+START_TEST(test_unimport_held)
+{
+	static struct dp_rail rails[3];
+	static struct dp_ctx elsewhere;
+	struct dp_qp *q = &fake_qp[0];
+	enum dp_fallback why;
+	uint64_t start;
+
+	q->c = &elsewhere;
+	q->rail = rails;
+	atomic_store(&q->state, DP_QP_BONDED);
+	q->order.nrails = 3;
+	fake_in_dereg = twin_gone;
+	for (int stuck = 0; stuck < 2; stuck++) {
+		struct ibv_mr *mr = dp_reg_mr(pd, mem, 1000, ACCESS);
+		uint32_t rkey = mr->rkey;
+
+		ck_assert_ptr_nonnull(learn(rkey));
+		dp_take(&q->lock);
+		q->order.planned[2] = 9;
+		q->order.done[2] = stuck ? 8 : 9;
+		dp_drop(&q->lock);
+		twins_gone = 0;
+		fake_control_start(0);
+		start = dp_now_ns();
+		dp_unimport_mr(mr);
+		if (stuck)
+			ck_assert_uint_ge(dp_now_ns() - start, dp_cfg.lease_ns);
+		else
+			ck_assert_uint_ge(fake_sent(&fake_owner, DP_MSG_KEYS_ACK), 1);
+		fake_control_stop();
+		ck_assert_uint_eq(twins_gone, FAKE_DEVS - 1);
+		ck_assert_ptr_null(dp_mr_find(mr));
+		for (int i = 0; i < FAKE_DEVS; i++)
+			ck_assert_int_eq(fake_dev[i].nmr, 0);
+		dp_take(&q->lock);
+		q->order.done[2] = 9;
+		dp_drop(&q->lock);
+		fake_run();
+		ck_assert_ptr_null(learn(rkey));
+		(void)look(rkey, &why);
+		ck_assert_int_eq(why, DP_FB_RKEY_NONE);
+		wait_ns(120 * MS);
+	}
+}
+END_TEST
+
+static struct ibv_mr *reg_unknown_kind(void)
+{
+	struct dp_mr_init_attr attr = { .length = 100, .access = ACCESS, .comp_mask = DP_MR_INIT_ADDR | 1 << 6, .addr = mem };
+
+	return dp_reg_mr_ex(pd, (struct ibv_mr_init_attr *)&attr);
+}
+
+/* A domain that was imported, on a context of which no verb was called through us before. */
+static struct ibv_mr *reg_imported(void)
+{
+	static struct ibv_pd imported;
+
+	imported.context = fake_ctx.ctx;
+	fake_unseen = true;
+	return dp_reg_mr(&imported, mem, 100, ACCESS);
+}
+
+/* What has no twins has no key either that a peer still takes for another's. */
+START_TEST(test_reuse_without_twins)
+{
+	struct ibv_mr *(*const reg[])(void) = { reg_unknown_kind, reg_imported };
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS), *other;
+	uint32_t rkey = mr->rkey;
+
+	ck_assert_ptr_nonnull(learn(rkey));
+	ck_assert_int_eq(dp_dereg_mr(mr), 0);
+	other = reg[_i]();
+	ck_assert_ptr_nonnull(other);
+	ck_assert_ptr_null(dp_mr_find(other));
+	ck_assert_uint_ne(other->rkey, rkey);
+	ck_assert_int_eq(dp_dereg_mr(other), 0);
+	/* the key is the first to come, once it may */
+	fake_run();
+	other = reg[_i]();
+	ck_assert_uint_eq(other->rkey, rkey);
+	ck_assert_int_eq(dp_dereg_mr(other), 0);
+}
+END_TEST
+
 /* Unknown PD ids get the same answer as unknown keys. */
 START_TEST(test_unknown_pd)
 {
@@ -1372,7 +1469,10 @@ START_TEST(test_churn)
 		pthread_mutex_unlock(&s.lock);
 		if (i % 5 == 0)
 			must(dp_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ACCESS) == 0);
-		must(dp_dereg_mr(mr) == 0);
+		if (i % 8)
+			must(dp_dereg_mr(mr) == 0);
+		else
+			dp_unimport_mr(mr);
 	}
 	pthread_mutex_lock(&s.lock);
 	s.end = true;
@@ -1554,6 +1654,8 @@ int main(void)
 	tcase_add_test(tc, test_rereg);
 	tcase_add_test(tc, test_barrier);
 	tcase_add_test(tc, test_give_back);
+	tcase_add_test(tc, test_unimport_held);
+	tcase_add_loop_test(tc, test_reuse_without_twins, 0, 2);
 	tcase_add_test(tc, test_unknown_pd);
 	tcase_add_test(tc, test_self);
 	tcase_add_test(tc, test_fork);
