@@ -46,9 +46,8 @@ void dp_sqd_begin(struct dp_qp *q)
 	if (q->qp_state != IBV_QPS_RTS || atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
 		return;
 	q->twins_sqd = true;
-	/* the provider that refuses it here refuses the program's QP, too */
-	if (set_twins(q, IBV_QPS_SQD))
-		return;
+	/* a provider that refuses it refuses the program's QP, too; a twin that broke is no reason not to wait for the others */
+	set_twins(q, IBV_QPS_SQD);
 	/* without ctl: the control thread must not wait for the network. Twins go only with the QP or its RESET. */
 	dp_drop(&q->ctl);
 	while (draining(q) && dp_now_ns() < end)

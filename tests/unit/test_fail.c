@@ -22,7 +22,7 @@ struct fake_queue {
 };
 
 static struct verbs_context program, sibling;
-static struct ibv_qp qp0, twin;
+static struct ibv_qp qp0, twin, twin2;
 static struct ibv_cq icq_cq;
 static struct fake_queue cqes, icqes; /* of the program's CQ, of the internal one */
 static uint64_t posted[MANY];	      /* wr_ids that rail 0 took, in order */
@@ -71,10 +71,44 @@ static int f_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 	return pull(cq == &icq_cq ? &icqes : &cqes, n, wc);
 }
 
+static struct twin_state {
+	enum ibv_qp_state state; /* ERR: it broke */
+	int draining, breaks;	 /* for so many looks; with so many of them left */
+	int begun;		 /* how often it was moved to RTS */
+} of_twin[2] = { { .breaks = -1 }, { .breaks = -1 } };
+
+static struct twin_state *state_of(const struct ibv_qp *qp)
+{
+	ck_assert(qp == &twin || qp == &twin2);
+	return &of_twin[qp == &twin2];
+}
+
+static int f_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
+{
+	struct twin_state *t = state_of(qp);
+
+	(void)mask;
+	(void)init;
+	if (t->draining && --t->draining == t->breaks)
+		t->state = IBV_QPS_ERR;
+	attr->qp_state = t->state;
+	attr->sq_draining = t->state == IBV_QPS_SQD && t->draining;
+	return 0;
+}
+
 /* As hardware does: what was not complete is flushed, in order. */
 static int f_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	ck_assert_int_eq(mask, IBV_QP_STATE);
+	if (attr->qp_state == IBV_QPS_SQD || attr->qp_state == IBV_QPS_RTS) {
+		struct twin_state *t = state_of(qp);
+
+		t->begun += attr->qp_state == IBV_QPS_RTS;
+		if (t->state == IBV_QPS_ERR)
+			return EINVAL;
+		t->state = attr->qp_state;
+		return 0;
+	}
 	ck_assert_int_eq(attr->qp_state, IBV_QPS_ERR);
 	if (qp == &twin)
 		return 0;
@@ -104,6 +138,7 @@ static const struct dp_verbs real = {
 	.get_device_name = fake_device_name,
 	.create_cq = fake_create_cq,
 	.modify_qp = f_modify_qp,
+	.query_qp = f_query_qp,
 	.wc_status_str = f_status,
 };
 
@@ -343,6 +378,81 @@ START_TEST(no_room_is_tried_again)
 }
 END_TEST
 
+/* ---- a send queue that drains ---- */
+
+static void sqd(bool begin)
+{
+	q->rail[1].rts = true;
+	q->qp_state = IBV_QPS_RTS;
+	dp_take(&q->ctl);
+	if (begin)
+		dp_sqd_begin(q);
+	else
+		dp_sqd_end(q);
+	dp_drop(&q->ctl);
+}
+
+/* One twin is broken already, which nobody knows yet: the others drain all the same. */
+START_TEST(the_others_drain)
+{
+	q->rail = realloc(q->rail, 3 * sizeof(*q->rail));
+	q->rail[2] = (struct dp_rail){ .q = q, .idx = 2, .sib = &c->sib[0], .twin = &twin2, .rts = true };
+	q->nrails = 3;
+	of_twin[_i].state = IBV_QPS_ERR;
+	of_twin[!_i].draining = 5;
+	sqd(true);
+	ck_assert_int_eq(of_twin[!_i].state, IBV_QPS_SQD);
+	ck_assert_int_eq(of_twin[!_i].draining, 0);
+}
+END_TEST
+
+/* A twin breaks while it drains: nobody waits for it, and the request that it had is not taken for done. */
+START_TEST(breaks_while_it_drains)
+{
+	split(1);
+	queued(2, true);
+	of_twin[0].draining = 1000000;
+	of_twin[0].breaks = of_twin[0].draining - 3;
+	sqd(true);
+	ck_assert_int_eq(of_twin[0].draining, of_twin[0].breaks);
+	complete0(1);
+	sibling_done(1, IBV_WC_RETRY_EXC_ERR);
+	expect(IDS(1, 2), STATUSES(IBV_WC_RETRY_EXC_ERR, FLUSH), 2, 5000);
+	ck_assert_int_eq(atomic_load(&q->state), DP_QP_NATIVE);
+	/* nothing begins any more */
+	sqd(false);
+	ck_assert_int_eq(of_twin[0].begun, 0);
+}
+END_TEST
+
+/* It broke with nothing to do: the program goes on, on one port. */
+START_TEST(breaks_when_drained)
+{
+	sqd(true);
+	of_twin[0].state = IBV_QPS_ERR;
+	sqd(false);
+	ck_assert_int_eq(of_twin[0].begun, 1);
+	ck_assert(!q->order.bonded);
+	passed(1, true);
+	complete0(1);
+	expect(IDS(1), STATUSES(GOOD), 1, 3000);
+}
+END_TEST
+
+/* It broke with a part that was posted in SQD. */
+START_TEST(breaks_with_requests_in_its_queue)
+{
+	sqd(true);
+	split(1);
+	queued(2, true);
+	of_twin[0].state = IBV_QPS_ERR;
+	sqd(false);
+	sibling_done(1, FLUSH);
+	expect(IDS(1, 2), STATUSES(QP_ERR, FLUSH), 2, 5000);
+	ck_assert_int_eq(atomic_load(&q->state), DP_QP_NATIVE);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("fail");
@@ -360,6 +470,10 @@ int main(void)
 	tcase_add_test(tc, queued_ones_stay_when_err_cannot_be_had);
 	tcase_add_test(tc, queued_ones_are_flushed_by_the_provider);
 	tcase_add_test(tc, no_room_is_tried_again);
+	tcase_add_loop_test(tc, the_others_drain, 0, 2);
+	tcase_add_test(tc, breaks_while_it_drains);
+	tcase_add_test(tc, breaks_when_drained);
+	tcase_add_test(tc, breaks_with_requests_in_its_queue);
 	suite_add_tcase(s, tc);
 	r = srunner_create(s);
 	srunner_run_all(r, CK_NORMAL);
