@@ -66,6 +66,17 @@ for client in ${SURFACE_CLIENTS:-surface states life}; do
 	with $client --adverse "$clients/$client" "${args[@]}" --settle-ms 600
 done
 
+# With READs behind WRITEs, those of the program's own port on a queue pair of the library's: what is reset and destroyed then.
+for client in ${SURFACE_CLIENTS:-states life}; do
+	[ $client != surface ] || continue
+	[ -e "$out/$client.plain" ] || fail "$client: nothing to compare with"
+	args=(--dev mlx5_0 --peer-dev mlx5_2 --settle-ms 200)
+	[ $client != life ] || args+=(--load dlsym)
+	DUALPORT_FLUSH="read" with $client "" "$clients/$client" "${args[@]}"
+	[ "$(number "$out/json." flush_waits)" -gt 0 ] || fail "seed $seed, $client: nothing waited for a flush"
+	! grep 'no spare queue pair' "$out/$client.err" || fail "seed $seed, $client: no spare"
+done
+
 # Windows bound through ibv_wr_*: the window gets its new key before wr_complete.
 for CASE in mw2_local mw2_remote; do
 	export CASE CLIENTS_EX=1
