@@ -118,6 +118,14 @@ static bool defines(const struct dp_elf *elf, void *arg)
 	return w->found;
 }
 
+bool dp_only_ours(const char *name, const char *version)
+{
+	struct wanted w = {.name = name, .version = version};
+	struct dp_elf self;
+
+	return dp_elf_of(&copies, &self) && dp_elf_sym(&self, name, version) && !dp_elf_each(defines, &w);
+}
+
 void *dp_guess(const char *name, const char *version, const void *caller)
 {
 	void *(*open)(const char *, int) = (void *(*)(const char *, int))dp_elf_next("dlopen");

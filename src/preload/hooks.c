@@ -3,6 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <dlfcn.h>
 #include <errno.h>
 #include <string.h>
 
@@ -76,13 +77,24 @@ static void *hook_for(void *p, const char *name, const void *caller)
 	return p;
 }
 
-/* dlsym and dlvsym jump here, so the return address is still their caller's. */
+/*
+ * dlsym and dlvsym jump here, so the return address is still their caller's. Programs ask in this way whether their libibverbs
+ * has a verb: what is found in this object alone is looked for behind it, which leaves the C library's own error, too.
+ */
 void *dp_serve_dlsym(void *handle, const char *name)
 {
-	return hook_for(dp_real_dlsym()(handle, name), name, __builtin_return_address(0));
+	void *p = dp_real_dlsym()(handle, name);
+
+	if (p && dp_only_ours(name, NULL))
+		p = dp_real_dlsym()(RTLD_NEXT, name);
+	return hook_for(p, name, __builtin_return_address(0));
 }
 
 void *dp_serve_dlvsym(void *handle, const char *name, const char *version)
 {
-	return hook_for(dp_real_dlvsym()(handle, name, version), name, __builtin_return_address(0));
+	void *p = dp_real_dlvsym()(handle, name, version);
+
+	if (p && dp_only_ours(name, version))
+		p = dp_real_dlvsym()(RTLD_NEXT, name, version);
+	return hook_for(p, name, __builtin_return_address(0));
 }

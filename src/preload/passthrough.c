@@ -92,8 +92,11 @@ dp_dlvsym_fn dp_real_dlvsym(void)
 	return fn ? fn : find_dlvsym();
 }
 
-/* RTLD_DEFAULT finds our exports by itself, RTLD_NEXT depends on the caller: neither is ours to answer. */
-static inline bool ours(void *handle, const char *name)
+/*
+ * RTLD_DEFAULT finds our exports by itself, RTLD_NEXT depends on the caller: neither is ours to answer, unless the program
+ * would find what it has not got without us.
+ */
+static inline bool ours(void *handle, const char *name, const char *version)
 {
 	if (__builtin_expect(name[0] == 'i', 0)) {
 		if (name[1] != 'b' || name[2] != 'v' || name[3] != '_')
@@ -104,7 +107,7 @@ static inline bool ours(void *handle, const char *name)
 	} else {
 		return false;
 	}
-	return handle != RTLD_NEXT && handle != RTLD_DEFAULT;
+	return handle == RTLD_DEFAULT ? dp_only_ours(name, version) : handle != RTLD_NEXT;
 }
 
 static inline void look(void)
@@ -118,7 +121,7 @@ DP_EXPORT void *dlsym(void *handle, const char *name)
 	dp_dlsym_fn fn;
 
 	look();
-	if (__builtin_expect(ours(handle, name), 0))
+	if (__builtin_expect(ours(handle, name, NULL), 0))
 		TAIL return dp_serve_dlsym(handle, name);
 	fn = dp_real_dlsym();
 	TAIL return fn(handle, name);
@@ -129,7 +132,7 @@ DP_EXPORT void *dlvsym(void *handle, const char *name, const char *version)
 	dp_dlvsym_fn fn;
 
 	look();
-	if (__builtin_expect(ours(handle, name), 0))
+	if (__builtin_expect(ours(handle, name, version), 0))
 		TAIL return dp_serve_dlvsym(handle, name, version);
 	fn = dp_real_dlvsym();
 	TAIL return fn(handle, name, version);

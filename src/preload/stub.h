@@ -17,7 +17,10 @@ typedef void *(*dp_dlvsym_fn)(void *handle, const char *name, const char *versio
 dp_dlsym_fn dp_real_dlsym(void);
 dp_dlvsym_fn dp_real_dlvsym(void);
 
-/* The real answer for a name that may be hooked, or our hook in its place. handle is neither RTLD_NEXT nor _DEFAULT. */
+/* Only this object has it: without us, nobody would find it. version may be NULL: the default one. */
+bool dp_only_ours(const char *name, const char *version);
+
+/* The real answer for a name that may be hooked, or our hook in its place. RTLD_DEFAULT only for what dp_only_ours(). */
 void *dp_serve_dlsym(void *handle, const char *name);
 void *dp_serve_dlvsym(void *handle, const char *name, const char *version);
 
