@@ -11,6 +11,7 @@
 #include "peer/internal.h"
 #include "provider_fake.h"
 #include "rpd.h"
+#include "run.h"
 
 #define DEPTH 16
 #define STEPS 5000
@@ -489,8 +490,6 @@ int main(void)
 {
 	Suite *s = suite_create("alone");
 	TCase *t = tcase_create("alone");
-	SRunner *r;
-	int failed;
 
 	tcase_set_timeout(t, 120);
 	tcase_add_checked_fixture(t, setup, NULL);
@@ -501,9 +500,5 @@ int main(void)
 	tcase_add_loop_test(t, bulk_short, 0, 4);
 	tcase_add_test(t, barrier_forgets);
 	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite(s);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "channel_fake.h"
+#include "run.h"
 
 START_TEST(native_without_a_group)
 {
@@ -600,8 +601,6 @@ int main(void)
 {
 	Suite *s = suite_create("channel");
 	TCase *tc = tcase_create("channel");
-	SRunner *sr;
-	int failed;
 
 	tcase_add_checked_fixture(tc, setup, NULL);
 	tcase_set_timeout(tc, 60);
@@ -622,9 +621,5 @@ int main(void)
 	tcase_add_test(tc, others_on_a_watched_channel);
 	tcase_add_test(tc, what_cannot_be_read);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

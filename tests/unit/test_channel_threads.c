@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "channel_fake.h"
+#include "run.h"
 
 struct late_ack {
 	struct ibv_cq *cq;
@@ -347,8 +348,6 @@ int main(void)
 {
 	Suite *s = suite_create("channel_threads");
 	TCase *tc = tcase_create("channel");
-	SRunner *sr;
-	int failed;
 
 	tcase_add_checked_fixture(tc, setup, NULL);
 	tcase_set_timeout(tc, 60);
@@ -360,9 +359,5 @@ int main(void)
 	tcase_add_test(tc, destroyed_under_a_waiter);
 	tcase_add_loop_test(tc, arm_against_raise, 0, 2);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

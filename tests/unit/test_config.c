@@ -10,6 +10,7 @@
 #include "gpu.h"
 #include "log.h"
 #include "settings.h"
+#include "run.h"
 
 extern char **environ;
 
@@ -704,8 +705,6 @@ int main(void)
 {
 	Suite *s = suite_create("config");
 	TCase *tc = tcase_create("all");
-	SRunner *sr;
-	int failed;
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_checked_fixture(tc, setup, teardown);
@@ -734,9 +733,5 @@ int main(void)
 	tcase_add_test(tc, format_units);
 	tcase_add_test(tc, example);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "provider_fake.h"
+#include "run.h"
 
 #define MANY 16
 #define QPN 0x11
@@ -317,8 +318,6 @@ int main(void)
 {
 	Suite *s = suite_create("cqex");
 	TCase *tc = tcase_create("cqex");
-	SRunner *r;
-	int failed;
 
 	/* every test in a child of its own, so setup() starts from nothing */
 	tcase_add_checked_fixture(tc, setup, NULL);
@@ -329,9 +328,5 @@ int main(void)
 	tcase_add_test(tc, errors_and_plain_polls);
 	tcase_add_test(tc, without_active_qps_it_is_the_providers);
 	suite_add_tcase(s, tc);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "provider_fake.h"
+#include "run.h"
 
 #define MANY 64
 #define QPN 0x11
@@ -457,8 +458,6 @@ int main(void)
 {
 	Suite *s = suite_create("fail");
 	TCase *tc = tcase_create("fail");
-	SRunner *r;
-	int failed;
 
 	/* every test in a child of its own, so setup() starts from nothing */
 	tcase_add_checked_fixture(tc, setup, NULL);
@@ -475,9 +474,5 @@ int main(void)
 	tcase_add_test(tc, breaks_when_drained);
 	tcase_add_test(tc, breaks_with_requests_in_its_queue);
 	suite_add_tcase(s, tc);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

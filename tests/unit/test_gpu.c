@@ -12,6 +12,7 @@
 #include "gpu.h"
 #include "settings.h"
 #include "tree.h"
+#include "run.h"
 
 static char root[64];
 static struct dp_config cfg;
@@ -258,8 +259,6 @@ int main(void)
 {
 	Suite *s = suite_create("gpu");
 	TCase *tc = tcase_create("all");
-	SRunner *sr;
-	int failed;
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_checked_fixture(tc, setup, NULL);
@@ -273,9 +272,5 @@ int main(void)
 	tcase_add_test(tc, visible_devices);
 	tcase_add_test(tc, host);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "group.h"
 #include "tree.h"
+#include "run.h"
 
 static char root[64];
 static char why[1024];
@@ -366,8 +367,6 @@ int main(void)
 {
 	Suite *s = suite_create("group");
 	TCase *tc = tcase_create("all");
-	SRunner *sr;
-	int failed;
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_checked_fixture(tc, setup, teardown);
@@ -391,9 +390,5 @@ int main(void)
 	tcase_add_test(tc, sysfs_soft_roce);
 	tcase_add_test(tc, sysfs_odd);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "log.h"
 #include "nvshmem.h"
+#include "run.h"
 
 /* One line, control characters harmless, errno kept. */
 START_TEST(log_lines)
@@ -99,16 +100,10 @@ int main(void)
 {
 	Suite *s = suite_create("log");
 	TCase *tc = tcase_create("all");
-	SRunner *sr;
-	int failed;
 
 	tcase_add_test(tc, log_lines);
 	tcase_add_test(tc, log_closed_pipe);
 	tcase_add_test(tc, bypassed);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

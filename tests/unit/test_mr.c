@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "keys_fake.h"
+#include "run.h"
 
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
 
@@ -603,8 +604,6 @@ int main(void)
 {
 	Suite *s = suite_create("mr");
 	TCase *tc = tcase_create("mr");
-	SRunner *r;
-	int bad;
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_set_timeout(tc, 120);
@@ -630,9 +629,5 @@ int main(void)
 	tcase_add_test(tc, test_threads);
 	tcase_add_test(tc, test_threads_memlock);
 	suite_add_tcase(s, tc);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	bad = srunner_ntests_failed(r);
-	srunner_free(r);
-	return bad ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "order_kinds.h"
+#include "run.h"
 
 #define SLOTS 16
 
@@ -644,8 +645,6 @@ int main(void)
 	Suite *s = suite_create("order");
 	TCase *all = tcase_create("interleavings"), *changes = tcase_create("changes");
 	TCase *flushes = tcase_create("flushes");
-	SRunner *sr;
-	int failed;
 
 	ref_fail = print_trace_and_fail;
 	ref_world_only = getenv("ORDER_WORLD_ONLY") != NULL;
@@ -667,9 +666,5 @@ int main(void)
 	tcase_add_loop_test(flushes, test_flush_three_rails, 0, NMODES);
 	tcase_add_loop_test(flushes, test_search, 0, NMODES);
 	suite_add_tcase(s, flushes);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "order_ref.h"
+#include "run.h"
 
 #define WRS 200
 #define NKINDS 64
@@ -465,8 +466,6 @@ int main(void)
 {
 	Suite *s = suite_create("order_random");
 	TCase *tc = tcase_create("interleavings");
-	SRunner *sr;
-	int failed;
 
 	ref_fail = fail_with_seed;
 	ref_world_only = getenv("ORDER_WORLD_ONLY") != NULL;
@@ -474,9 +473,5 @@ int main(void)
 	tcase_set_timeout(tc, 600);
 	tcase_add_loop_test(tc, test_random, 0, 4);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "order_kinds.h"
+#include "run.h"
 
 static void fail_test(const char *why)
 {
@@ -347,8 +348,6 @@ int main(void)
 {
 	Suite *s = suite_create("order_traces");
 	TCase *tc = tcase_create("traces");
-	SRunner *sr;
-	int failed;
 
 	ref_fail = fail_test;
 	tcase_add_test(tc, test_bond_after_long);
@@ -363,9 +362,5 @@ int main(void)
 	tcase_add_test(tc, test_trace_unexpected_completion);
 	tcase_add_test(tc, test_trace_given_unasked);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

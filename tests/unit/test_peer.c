@@ -10,6 +10,7 @@
 #include <string.h>
 #include "internal.h"
 #include "timer.h"
+#include "run.h"
 
 static uint64_t rng_state = 88172645463325252ULL;
 
@@ -527,8 +528,6 @@ int main(void)
 {
 	Suite *s = suite_create("peer");
 	TCase *pure = tcase_create("pure"), *state = tcase_create("state");
-	SRunner *r;
-	int failed;
 
 	tcase_add_test(pure, timers_like_reference);
 	suite_add_tcase(s, pure);
@@ -545,9 +544,5 @@ int main(void)
 	tcase_add_test(state, parser_survives_anything);
 	tcase_add_test(state, keyed_parser_rejects_without_mac);
 	suite_add_tcase(s, state);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
+	return run_suite(s);
 }

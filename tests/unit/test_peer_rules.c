@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "peer_rules.h"
+#include "run.h"
 
 static enum dp_ordering of(const char *rules, const char *addr)
 {
@@ -84,15 +85,9 @@ int main(void)
 {
 	Suite *s = suite_create("peer_rules");
 	TCase *tc = tcase_create("rules");
-	SRunner *sr;
-	int failed;
 
 	tcase_add_test(tc, fits);
 	tcase_add_test(tc, broken);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

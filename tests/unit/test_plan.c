@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "plan.h"
+#include "run.h"
 
 #define MAX_SGE 8
 
@@ -452,8 +453,6 @@ int main(void)
 {
 	Suite *s = suite_create("plan");
 	TCase *tc = tcase_create("plan");
-	SRunner *sr;
-	int failed;
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, test_all_small);
@@ -466,9 +465,5 @@ int main(void)
 	tcase_add_test(tc, test_cut_and_sges);
 	tcase_add_test(tc, test_sges_large);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

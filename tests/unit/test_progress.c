@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "run.h"
 
 /* ---- fakes of the rest of the core */
 
@@ -426,8 +427,6 @@ int main(void)
 {
 	Suite *s = suite_create("progress");
 	TCase *tc = tcase_create("thread");
-	SRunner *sr;
-	int failed;
 
 	tcase_set_timeout(tc, 120);
 	tcase_add_test(tc, moves_what_nobody_polls);
@@ -439,9 +438,5 @@ int main(void)
 	tcase_add_test(tc, watch_against_leave);
 	tcase_add_test(tc, after_fork);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "provider_fake.h"
+#include "run.h"
 
 #define MANY 256
 #define QPN 0x11
@@ -455,8 +456,6 @@ int main(void)
 {
 	Suite *s = suite_create("qpex");
 	TCase *tc = tcase_create("qpex");
-	SRunner *r;
-	int failed;
 
 	/* every test in a child of its own, so setup() starts from nothing */
 	tcase_add_checked_fixture(tc, setup, NULL);
@@ -471,9 +470,5 @@ int main(void)
 	tcase_add_test(tc, threads_take_turns);
 	tcase_add_test(tc, what_can_be_said);
 	suite_add_tcase(s, tc);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

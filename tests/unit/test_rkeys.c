@@ -11,6 +11,7 @@
 
 #include "keys_fake.h"
 #include "peer/wire.h"
+#include "run.h"
 
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
 #define MS 1000000u
@@ -1633,8 +1634,6 @@ int main(void)
 {
 	Suite *s = suite_create("rkeys");
 	TCase *tc = tcase_create("rkeys"), *bulk = tcase_create("bulk");
-	SRunner *r;
-	int bad;
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_set_timeout(tc, 120);
@@ -1695,9 +1694,5 @@ int main(void)
 	tcase_add_test(bulk, test_pull_races_dereg);
 	tcase_add_test(bulk, test_push_races);
 	suite_add_tcase(s, bulk);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_ENV);
-	bad = srunner_ntests_failed(r);
-	srunner_free(r);
-	return bad ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

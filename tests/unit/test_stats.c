@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "stats.h"
+#include "run.h"
 
 static char dir[64];
 static char text[65536];
@@ -362,8 +363,6 @@ int main(void)
 {
 	Suite *s = suite_create("stats");
 	TCase *tc = tcase_create("all");
-	SRunner *sr;
-	int failed;
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_checked_fixture(tc, setup, teardown);
@@ -380,9 +379,5 @@ int main(void)
 	tcase_add_test(tc, json_read_only_directory);
 	tcase_add_test(tc, json_errors);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

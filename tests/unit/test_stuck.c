@@ -7,6 +7,7 @@
 
 #include "core.h"
 #include "stuck.h"
+#include "run.h"
 
 struct dp_config dp_cfg;
 
@@ -228,8 +229,6 @@ int main(void)
 {
 	Suite *s = suite_create("stuck");
 	TCase *tc = tcase_create("stuck");
-	SRunner *sr;
-	int failed;
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, flag_behind_data);
@@ -237,9 +236,5 @@ int main(void)
 	tcase_add_test(tc, completion_held);
 	tcase_add_test(tc, reported_once);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "qp.h"
+#include "run.h"
 
 const struct dp_stub *dp_stub;
 struct dp_config dp_cfg;
@@ -57,14 +58,8 @@ int main(void)
 {
 	Suite *s = suite_create("upstream");
 	TCase *tc = tcase_create("paths");
-	SRunner *sr;
-	int failed;
 
 	tcase_add_loop_test(tc, test_upstream, 0, sizeof(cases) / sizeof(cases[0]));
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_suite(s);
 }
