@@ -5,7 +5,7 @@
  */
 #include "qp.h"
 #include "bond.h"
-#include "order_take.h"
+#include "order_short.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -445,7 +445,6 @@ static struct dp_qp *sender_of(struct dp_cq *cq, uint32_t qp_num)
 static inline __attribute__((always_inline)) bool give_at_once(struct dp_cq *cq, struct ibv_wc *wc)
 {
 	struct dp_qp *q = sender_of(cq, wc->qp_num);
-	struct dp_slot *s;
 	uint64_t pos;
 
 	if (!q)
@@ -459,13 +458,11 @@ static inline __attribute__((always_inline)) bool give_at_once(struct dp_cq *cq,
 	pos = dp_order_take(&q->order);
 	if (pos == UINT64_MAX)
 		goto no;
-	s = dp_qp_slot(q, pos);
-	if (s->opcode == IBV_WR_RDMA_READ && !dp_order_op(&q->order, pos)->whole)
-		wc->byte_len = s->byte_len;
-	if (__builtin_expect(s->posted_ns != 0, 0))
-		dp_meter_rtt(q, dp_now_ns() - s->posted_ns);
+	if (!dp_order_op(&q->order, pos)->whole && dp_qp_slot(q, pos)->opcode == IBV_WR_RDMA_READ)
+		wc->byte_len = dp_qp_slot(q, pos)->byte_len;
+	dp_trip_ends(q, pos);
 	/* siblings' are told of when they complete */
-	if (dp_meter_of_note(q, 0) && dp_meter_needed(q))
+	if (dp_meter_needed(q) && dp_meter_of_note(q, 0))
 		dp_meter_update(q);
 	dp_drop(&q->lock);
 	return true;
@@ -524,11 +521,11 @@ __attribute__((noinline)) static bool intake(struct dp_cq *cq, struct ibv_wc *wc
 		s->ts = cq->more.ts;
 		s->wall_ns = cq->more.wall_ns;
 		s->held_since = dp_now_ns();
+		s->reported = false;
 		dp_count(&dp_counters.held, 1);
 		give = false;
 	}
-	if (s->posted_ns)
-		dp_meter_rtt(q, dp_now_ns() - s->posted_ns);
+	dp_trip_ends(q, pos);
 	dp_cq_go_on(cq, q);
 out:
 	dp_drop(&q->lock);

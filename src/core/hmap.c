@@ -6,6 +6,8 @@
 
 #define FIRST_SLOTS 64
 
+struct dp_htab dp_hmap_none = { .mask = 0, .slot = { { 0 } } };
+
 static size_t slots(const struct dp_htab *t)
 {
 	return t->mask / sizeof(t->slot[0]) + 1;
@@ -13,7 +15,7 @@ static size_t slots(const struct dp_htab *t)
 
 void dp_hmap_init(struct dp_hmap *m)
 {
-	atomic_init(&m->tab, NULL);
+	atomic_init(&m->tab, &dp_hmap_none);
 	m->live = m->used = 0;
 	dp_lock_init(&m->lock);
 }
@@ -22,11 +24,11 @@ void dp_hmap_fini(struct dp_hmap *m)
 {
 	struct dp_htab *t = atomic_load(&m->tab), *old;
 
-	for (; t; t = old) {
+	for (; t != &dp_hmap_none; t = old) {
 		old = t->retired;
 		free(t);
 	}
-	atomic_store(&m->tab, NULL);
+	atomic_store(&m->tab, &dp_hmap_none);
 	dp_lock_fini(&m->lock);
 }
 
@@ -56,7 +58,7 @@ static int rehash(struct dp_hmap *m)
 		return -ENOMEM;
 	t->mask = (n - 1) * sizeof(t->slot[0]);
 	t->retired = old;
-	for (size_t i = 0; old && i < slots(old); i++) {
+	for (size_t i = 0; i < slots(old); i++) {
 		void *val = atomic_load_explicit(&old->slot[i].val, memory_order_relaxed);
 
 		if (val)
@@ -76,7 +78,7 @@ int dp_hmap_put(struct dp_hmap *m, uint64_t key, void *val)
 	key++;
 	dp_take(&m->lock);
 	t = atomic_load_explicit(&m->tab, memory_order_relaxed);
-	if (!t || (m->used + 1) * 4 > slots(t) * 3) {
+	if ((m->used + 1) * 4 > slots(t) * 3) {
 		ret = rehash(m);
 		if (ret)
 			goto out;
@@ -144,7 +146,7 @@ static void *del(struct dp_hmap *m, uint64_t key, const void *only)
 	key++;
 	dp_take(&m->lock);
 	t = atomic_load_explicit(&m->tab, memory_order_relaxed);
-	for (size_t at = t ? dp_hmap_hash(t, key) : 0; t; at = dp_hmap_next(t, at)) {
+	for (size_t at = dp_hmap_hash(t, key);; at = dp_hmap_next(t, at)) {
 		struct dp_hslot *s = dp_hmap_at(t, at);
 		uint64_t k = atomic_load_explicit(&s->key, memory_order_relaxed);
 
@@ -191,7 +193,7 @@ void dp_hmap_each(struct dp_hmap *m, void (*fn)(void *val, void *arg), void *arg
 
 	dp_take(&m->lock);
 	t = atomic_load_explicit(&m->tab, memory_order_relaxed);
-	for (size_t i = 0; t && i < slots(t); i++) {
+	for (size_t i = 0; i < slots(t); i++) {
 		void *val = atomic_load_explicit(&t->slot[i].val, memory_order_relaxed);
 
 		if (val)

@@ -28,7 +28,10 @@ struct dp_hmap {
 	dp_lock lock;
 };
 
-#define DP_HMAP_INIT { .lock = PTHREAD_MUTEX_INITIALIZER }
+/* A map's table before the first key comes: look-ups need not ask whether there is one. */
+extern struct dp_htab dp_hmap_none;
+
+#define DP_HMAP_INIT { .tab = &dp_hmap_none, .lock = PTHREAD_MUTEX_INITIALIZER }
 
 void dp_hmap_init(struct dp_hmap *m);
 void dp_hmap_fini(struct dp_hmap *m); /* no reader may be left */
@@ -49,8 +52,7 @@ static inline size_t dp_hmap_hash(const struct dp_htab *t, uint64_t key)
 {
 	/* twice: one multiplication puts numbers that grow by steps side by side: for trim() a run without end */
 	key *= UINT64_C(0x9e3779b97f4a7c15);
-	key ^= key >> 32;
-	return (size_t)((key * UINT64_C(0xd6e8feb86659fd93)) >> 32) & t->mask;
+	return (size_t)((key >> 32) * (key >> 40)) & t->mask;
 }
 
 static inline size_t dp_hmap_next(const struct dp_htab *t, size_t at)
@@ -68,8 +70,6 @@ static inline void *dp_hmap_get(const struct dp_hmap *m, uint64_t key)
 	/* acquire: the slots were filled before the table was published */
 	const struct dp_htab *t = atomic_load_explicit(&m->tab, memory_order_acquire);
 
-	if (__builtin_expect(!t, 0))
-		return NULL;
 	key++;
 	for (size_t at = dp_hmap_hash(t, key);; at = dp_hmap_next(t, at)) {
 		const struct dp_hslot *s = dp_hmap_at(t, at);

@@ -120,6 +120,12 @@ void dp_meter_update(struct dp_qp *q)
 	}
 }
 
+void dp_trip_begins(struct dp_qp *q)
+{
+	if (dp_meter_needed(q))
+		dp_qp_slot(q, q->order.next)->posted_ns = dp_now_ns();
+}
+
 void dp_meter_drop(struct dp_qp *q)
 {
 	for (uint32_t r = 0; q->rail && r < q->nrails; r++) {
