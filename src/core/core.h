@@ -256,10 +256,10 @@ struct dp_wc_more {
 };
 
 struct dp_cq {
+	dp_fast lock; /* the first: its address is at hand */
 	struct ibv_cq *cq;
 	struct dp_ctx *c;
 	int (*poll_cq)(struct ibv_cq *cq, int n, struct ibv_wc *wc); /* the provider's */
-	dp_fast lock;
 	/*
 	 * How many QPs that send into this CQ need their completions looked at, and one more for the stash if there is
 	 * something in it; 0: poll_cq goes straight to the provider. Changed with lock held.
@@ -268,8 +268,8 @@ struct dp_cq {
 	_Atomic uint32_t busy;	  /* of these, QPs with something queued or held: progress.c polls when nobody does */
 	_Atomic uint64_t polls;	  /* calls of poll_cq, for progress.c to see whether somebody polls */
 	struct dp_hmap qpns;	  /* qp_num -> struct dp_qp that sends into it; changed, and used, with lock held */
-	struct dp_qp *last;	  /* found in qpns last, number last_qpn; NULL: none; with lock, and unset by changes */
-	uint32_t last_qpn;
+	struct dp_qp *last;	  /* found in qpns last, number last_qpn; with lock, and unset by changes */
+	uint64_t last_qpn;	  /* UINT64_MAX: none */
 	struct dp_cqex *ex;	  /* cqex.c; NULL: not an extended one */
 	struct dp_wc_more more;	  /* of the completion that was read or taken last; with lock */
 	struct dp_icq *icqs;

@@ -45,6 +45,7 @@ struct dp_cq *dp_cq_adopt(struct dp_ctx *c, struct ibv_cq *cq, struct dp_cqex *x
 	q->c = c;
 	q->poll_cq = c->ops.poll_cq;
 	q->ex = x;
+	q->last_qpn = UINT64_MAX;
 	q->ready_tail = &q->ready;
 	q->stash_tail = &q->stash;
 	dp_lock_init(&q->lock);
@@ -429,13 +430,16 @@ __attribute__((noinline)) static void poll_icqs(struct dp_cq *cq)
 	}
 }
 
-static struct dp_qp *sender_of(struct dp_cq *cq, uint32_t qp_num)
+__attribute__((noinline)) static struct dp_qp *find_sender(struct dp_cq *cq, uint32_t qp_num)
 {
-	if (!cq->last || cq->last_qpn != qp_num) {
-		cq->last = dp_hmap_get(&cq->qpns, qp_num);
-		cq->last_qpn = qp_num;
-	}
+	cq->last = dp_hmap_get(&cq->qpns, qp_num);
+	cq->last_qpn = cq->last ? qp_num : UINT64_MAX;
 	return cq->last;
+}
+
+static inline struct dp_qp *sender_of(struct dp_cq *cq, uint32_t qp_num)
+{
+	return __builtin_expect(cq->last_qpn == qp_num, 1) ? cq->last : find_sender(cq, qp_num);
 }
 
 /*
@@ -452,8 +456,9 @@ static inline __attribute__((always_inline)) bool give_at_once(struct dp_cq *cq,
 	if (wc->status != IBV_WC_SUCCESS || wc->opcode & IBV_WC_RECV)
 		return false;
 	dp_take(&q->lock);
-	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED || q->busy || q->on_ready ||
-	    q->order.flush)
+	/* open: it is bonded, nothing is queued, and what is held the order machine sees */
+	if (__builtin_expect(!q->order.open, 0) &&
+	    (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED || q->busy || q->on_ready))
 		goto no;
 	pos = dp_order_take(&q->order);
 	if (pos == UINT64_MAX)
@@ -659,6 +664,15 @@ __attribute__((noinline)) static int poll_some(struct dp_cq *cq, int n, struct i
 	return got;
 }
 
+/* The end of poll_one(), apart, so that it keeps nothing for it. wc NULL: nothing was read, and got is what that gave. */
+__attribute__((noinline)) static int poll_rest(struct dp_cq *cq, int got, struct ibv_wc *wc, struct dp_wc_more *more)
+{
+	if (wc)
+		got = poll_some(cq, 1, wc);
+	poll_end(cq, more);
+	return got;
+}
+
 /* One at a time is how most programs ask. */
 static inline __attribute__((always_inline)) int poll_one(struct dp_cq *cq, struct ibv_wc *wc,
 							   struct dp_wc_more *more, bool ex)
@@ -666,15 +680,15 @@ static inline __attribute__((always_inline)) int poll_one(struct dp_cq *cq, stru
 	int got;
 
 	poll_begin(cq);
-	if (__builtin_expect(cq->stash || cq->ready, 0)) {
-		got = poll_some(cq, 1, wc);
-	} else {
-		got = ex ? read_own(cq, 1, wc) : cq->poll_cq(cq->cq, 1, wc);
-		if (got > 0 && !give(cq, wc))
-			got = poll_some(cq, 1, wc);
-	}
+	if (__builtin_expect(cq->stash || cq->ready, 0))
+		return poll_rest(cq, 1, wc, more);
+	got = ex ? read_own(cq, 1, wc) : cq->poll_cq(cq->cq, 1, wc);
+	if (__builtin_expect(got <= 0, 0))
+		return poll_rest(cq, got, NULL, more);
+	if (__builtin_expect(!give(cq, wc), 0))
+		return poll_rest(cq, 1, wc, more);
 	poll_end(cq, more);
-	return got;
+	return 1;
 }
 
 int dp_cq_poll_one(struct dp_cq *cq, struct ibv_wc *wc, struct dp_wc_more *more)

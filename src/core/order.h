@@ -82,7 +82,10 @@ struct dp_order {
 	enum dp_ordering mode;
 	uint32_t search; /* DP_ORDER_SEARCH; tests make it less */
 	bool bonded; /* false: nothing may go to siblings (before the switch, after un-bonding) */
-	/* As dp_order_alone() found: ops before this position may be entered by dp_order_add_lone(), if nothing else is. */
+	/*
+	 * As dp_order_alone() found: ops before this position may be entered by dp_order_add_lone(), if nothing else is. Not 0:
+	 * no rail is in `flush`, nothing is queued, and all that siblings have is complete.
+	 */
 	uint64_t open;
 
 	/* positions of ops; a position p lives in slot p & mask */

@@ -261,9 +261,11 @@ bool dp_order_alone(struct dp_order *o, bool strong)
 	for (uint32_t r = 1; r < o->nrails; r++)
 		if (!dp_order_reached(o, r, o->planned[r], strong))
 			return false;
-	/* where acknowledged is not visible a sibling's rank may fall while nothing is entered: look each time */
-	if (!o->flush)
+	if (!o->flush) {
 		o->open = o->tail + o->mask + 1;
+		/* as dp_order_may_posts() passes over what has no parts on siblings: there is nothing else */
+		o->posts = o->next;
+	}
 	return true;
 }
 

@@ -46,23 +46,27 @@ static inline __attribute__((always_inline)) uint64_t dp_order_add_lone(struct d
  * dp_order_match(), and dp_order_delivered() if that op may be given at once, for the common case that nothing else is
  * known before it. UINT64_MAX: it is not that case, nothing was done.
  */
-static inline uint64_t dp_order_take(struct dp_order *o)
+static inline __attribute__((always_inline)) uint64_t dp_order_take(struct dp_order *o)
 {
 	uint64_t pos = o->deliver;
 	const struct dp_op_rail *or = dp_order_rail(o, pos, 0);
 
 	/* one completion for one op, and nobody before it is waited for or still known */
-	if (o->flush || o->match != pos || o->tail != pos || o->counted[0] != pos || o->post0 == pos ||
-	    !(dp_order_op(o, pos)->flags & DP_OP_SIGNALED))
+	if (__builtin_expect(o->match != pos || o->tail != pos || o->counted[0] != pos || o->post0 == pos ||
+			     !(dp_order_op(o, pos)->flags & DP_OP_SIGNALED), 0))
 		return UINT64_MAX;
-	for (uint32_t r = 1, nr = o->nrails; r < nr; r++)
-		if (o->done[r] < or[r].seq)
+	/* open: all of the siblings is complete, and flush is 0 */
+	if (__builtin_expect(!o->open, 0)) {
+		if (o->flush)
 			return UINT64_MAX;
-	o->match = o->deliver = o->tail = o->counted[0] = pos + 1;
-	raise_to(&o->done[0], pos + 1);
+		for (uint32_t r = 1, nr = o->nrails; r < nr; r++)
+			if (o->done[r] < or[r].seq)
+				return UINT64_MAX;
+		raise_to(&o->posts, pos + 1); /* as retire() */
+	}
+	o->match = o->deliver = o->tail = o->counted[0] = o->done[0] = pos + 1;
 	arrive(o, 0, size_of(or->remote));
 	after_done(o, 0);
-	raise_to(&o->posts, pos + 1); /* as retire() */
 	return pos;
 }
 

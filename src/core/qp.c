@@ -70,7 +70,7 @@ static int enter(struct dp_qp *q)
 	if (q->fallback >= 0)
 		return 0;
 	dp_take(&q->scq->lock);
-	q->scq->last = NULL;
+	q->scq->last_qpn = UINT64_MAX;
 	if (dp_hmap_put(&q->scq->qpns, q->qp_num, q))
 		goto no_cq;
 	watch(q);
@@ -92,7 +92,7 @@ static void forget(struct dp_qp *q)
 	if (!q->scq)
 		return;
 	dp_take(&q->scq->lock);
-	q->scq->last = NULL;
+	q->scq->last_qpn = UINT64_MAX;
 	dp_hmap_del_if(&q->scq->qpns, q->qp_num, q);
 	dp_drop(&q->scq->lock);
 }
