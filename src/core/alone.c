@@ -19,14 +19,6 @@ static inline bool may_go_alone(const struct dp_qp *q, const struct ibv_send_wr 
 	return wr->opcode <= IBV_WR_SEND_WITH_IMM;
 }
 
-/* Gives the next op's request to the provider. */
-static inline __attribute__((always_inline)) int post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
-{
-	if (__builtin_expect(!(q->order.next % TRIP_EVERY), 0))
-		dp_trip_begins(q);
-	return q->post_send(q->qp, wr, bad);
-}
-
 /*
  * The provider took it: it writes [at, hi). Entered now, since its completion is not looked at without the lock, and what was
  * refused need not be taken back.
@@ -34,10 +26,8 @@ static inline __attribute__((always_inline)) int post(struct dp_qp *q, struct ib
 static inline __attribute__((always_inline)) void went(struct dp_qp *q, const struct ibv_send_wr *wr, unsigned flags,
 							uint64_t at, uint64_t hi, uint32_t len)
 {
-	struct dp_slot *s = dp_qp_slot(q, q->order.next);
-
+	dp_slot_name(dp_qp_slot(q, q->order.next), wr->wr_id, len, wr->opcode);
 	dp_order_add_lone(&q->order, flags | dp_qp_op_flags(q, wr->send_flags), at, hi);
-	dp_slot_name(s, wr->wr_id, len, wr->opcode);
 	dp_flow_count(q->flow0, len, 1, 0);
 	dp_count(&dp_counters.signals, 1);
 	if (__builtin_expect(len >= DP_METER_LITTLE, 0))
@@ -64,18 +54,23 @@ static bool look_and_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_se
 	/* acknowledged is enough, but for DP_OP_STRONG and where flushes are needed: then visible */
 	if (!dp_order_alone(&q->order, flags & DP_OP_STRONG))
 		return false;
-	*ret = post(q, wr, bad);
+	if (dp_trip_timed(q, q->order.next))
+		dp_qp_slot(q, q->order.next)->posted_ns = dp_now_ns();
+	*ret = q->post_send(q->qp, wr, bad);
 	if (!*ret)
 		went(q, wr, flags, at, hi, len);
 	return true;
 }
 
-/* As dp_post_tracked(), with lock held, which it drops. */
+/* held: lock is held. As dp_post_tracked(), without it. */
 __attribute__((noinline)) static int post_closer(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
-						 uint32_t len, bool session)
+						 uint32_t len, bool session, bool held)
 {
 	bool done = false;
 	int ret = 0;
+
+	if (!held)
+		dp_take(&q->lock);
 
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED)
 		done = look_and_post(q, wr, bad, len, &ret);
@@ -97,18 +92,19 @@ static inline __attribute__((always_inline)) int post_lone(struct dp_qp *q, stru
 	uint64_t at = 0, hi = 0;
 	int ret;
 
-	dp_take(&q->lock);
+	if (__builtin_expect(!dp_try(&q->lock), 0))
+		return post_closer(q, wr, bad, len, session, false);
 	/* not after any change of state either */
-	if (__builtin_expect(!dp_order_open(&q->order), 0))
-		return post_closer(q, wr, bad, len, session);
-	if (wr->opcode <= IBV_WR_RDMA_WRITE_WITH_IMM) {
+	if (__builtin_expect(!dp_order_open(&q->order) || !(q->order.next % TRIP_EVERY), 0))
+		return post_closer(q, wr, bad, len, session, true);
+	if (__builtin_expect(wr->opcode <= IBV_WR_RDMA_WRITE_WITH_IMM, 1)) {
 		/* one without bytes has no key that means something */
 		if (__builtin_expect(q->lone_rkey != wr->wr.rdma.rkey || !len, 0))
-			return post_closer(q, wr, bad, len, session);
+			return post_closer(q, wr, bad, len, session, true);
 		at = wr->wr.rdma.remote_addr + q->lone_shift;
 		hi = at + len;
 	}
-	ret = post(q, wr, bad);
+	ret = q->post_send(q->qp, wr, bad);
 	if (__builtin_expect(ret, 0))
 		return refused(q, ret);
 	went(q, wr, 0, at, hi, len);

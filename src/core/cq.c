@@ -609,14 +609,10 @@ static inline int read_own(struct dp_cq *cq, int n, struct ibv_wc *wc)
 	return cq->ex ? dp_cqex_read(cq, n, wc) : cq->poll_cq(cq->cq, n, wc);
 }
 
-/* One that was read; its event is seen to. False: it is not to be given, or not yet. */
+/* One that was read. Whoever gives it sees to its event: tell_given(). False: it is not to be given, or not yet. */
 static inline __attribute__((always_inline)) bool give(struct dp_cq *cq, struct ibv_wc *wc)
 {
-	if (!give_at_once(cq, wc) && !intake(cq, wc, false))
-		return false;
-	if (__builtin_expect(dp_cq_armed(cq), 0))
-		tell_given(cq, wc);
-	return true;
+	return give_at_once(cq, wc) || intake(cq, wc, false);
 }
 
 static inline void poll_begin(struct dp_cq *cq)
@@ -653,6 +649,8 @@ __attribute__((noinline)) static int poll_some(struct dp_cq *cq, int n, struct i
 		}
 		for (int end = got + k, at = got; at < end; at++) {
 			if (give(cq, &wc[at])) {
+				if (__builtin_expect(dp_cq_armed(cq), 0))
+					tell_given(cq, &wc[at]);
 				if (at != got)
 					wc[got] = wc[at];
 				got++;
@@ -664,13 +662,27 @@ __attribute__((noinline)) static int poll_some(struct dp_cq *cq, int n, struct i
 	return got;
 }
 
-/* The end of poll_one(), apart, so that it keeps nothing for it. wc NULL: nothing was read, and got is what that gave. */
-__attribute__((noinline)) static int poll_rest(struct dp_cq *cq, int got, struct ibv_wc *wc, struct dp_wc_more *more)
+/* The rarer ends of poll_one(), apart, so that it keeps nothing for them. */
+__attribute__((noinline)) static int poll_rest(struct dp_cq *cq, struct ibv_wc *wc, struct dp_wc_more *more)
 {
-	if (wc)
-		got = poll_some(cq, 1, wc);
+	int got = poll_some(cq, 1, wc);
+
 	poll_end(cq, more);
 	return got;
+}
+
+__attribute__((noinline)) static int poll_none(struct dp_cq *cq, int got, struct dp_wc_more *more)
+{
+	poll_end(cq, more);
+	return got;
+}
+
+__attribute__((noinline)) static void given_armed(struct dp_cq *cq, const struct ibv_wc *wc)
+{
+	if (dp_cq_armed(cq))
+		tell_given(cq, wc);
+	if (dp_cq_armed_old(cq))
+		dp_arm_polled(cq);
 }
 
 /* One at a time is how most programs ask. */
@@ -681,13 +693,17 @@ static inline __attribute__((always_inline)) int poll_one(struct dp_cq *cq, stru
 
 	poll_begin(cq);
 	if (__builtin_expect(cq->stash || cq->ready, 0))
-		return poll_rest(cq, 1, wc, more);
+		return poll_rest(cq, wc, more);
 	got = ex ? read_own(cq, 1, wc) : cq->poll_cq(cq->cq, 1, wc);
 	if (__builtin_expect(got <= 0, 0))
-		return poll_rest(cq, got, NULL, more);
+		return poll_none(cq, got, more);
 	if (__builtin_expect(!give(cq, wc), 0))
-		return poll_rest(cq, 1, wc, more);
-	poll_end(cq, more);
+		return poll_rest(cq, wc, more);
+	if (__builtin_expect(atomic_load_explicit(&cq->armed, memory_order_relaxed) != DP_ARM_NONE, 0))
+		given_armed(cq, wc);
+	if (more)
+		*more = cq->more;
+	dp_drop(&cq->lock);
 	return 1;
 }
 

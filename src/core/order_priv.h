@@ -65,8 +65,8 @@ static inline void arrive(struct dp_order *o, uint32_t rail, uint64_t bytes)
 
 static inline void after_done(struct dp_order *o, uint32_t rail)
 {
-	/* what was not written need not be flushed */
-	if (o->visible[rail] >= o->last_write[rail])
+	/* what was not written need not be flushed; without flushes of rail 0 nobody asks */
+	if ((rail || (o->flush & 1)) && o->visible[rail] >= o->last_write[rail])
 		o->visible[rail] = o->done[rail];
 	if (settled(o, rail) == o->planned[rail])
 		o->hull[rail] = o->lhull[rail] = (struct dp_range){ 0, 0 };

@@ -22,9 +22,7 @@ static inline __attribute__((always_inline)) uint64_t dp_order_add_lone(struct d
 	or->remote.lo = lo;
 	or->remote.hi = hi;
 	or->seq = pos + 1;
-	or[1].seq = o->planned[1]; /* by far the most frequent number is 2, and it is never less while bonded */
-	if (__builtin_expect(o->nrails > 2, 0))
-		dp_order_seqs(o, or);
+	or[1].seq = o->planned[1]; /* there are two rails at least while it is bonded */
 	/* nobody wants a flush for it: all that could be asked to be visible is */
 	o->planned[0] = o->next = o->post0 = o->last_signal = pos + 1;
 	/* all parts on siblings are complete: there is nothing to be posted before it either */
@@ -39,6 +37,9 @@ static inline __attribute__((always_inline)) uint64_t dp_order_add_lone(struct d
 	}
 	if (__builtin_expect(flags & DP_OP_SIGNALED, 1))
 		o->last_signaled = pos + 1;
+	/* at the end, so that the common case keeps nothing for it */
+	if (__builtin_expect(o->nrails > 2, 0))
+		dp_order_seqs(o, or);
 	return pos;
 }
 

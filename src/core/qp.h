@@ -141,19 +141,19 @@ void dp_meter_rtt(struct dp_qp *q, uint64_t ns); /* one was seen */
 /* Is a bulk WR of len bytes, cut so, better whole than waiting for rail 0? */
 bool dp_meter_haste(const struct dp_qp *q, const struct dp_part *part, uint64_t len);
 
-#define TRIP_EVERY 32 /* one op of so many may tell how long a round trip takes: two looks at the clock */
+#define TRIP_EVERY 64 /* one op of so many may tell how long a round trip takes: two looks at the clock */
 
 /* May the op at pos? Of others posted_ns means nothing. */
 static inline bool dp_trip_timed(const struct dp_qp *q, uint64_t pos)
 {
 	return __builtin_expect(!(pos % TRIP_EVERY), 0) && dp_meter_needed(q);
 }
-void dp_trip_begins(struct dp_qp *q); /* the next op's request is posted now */
+void dp_trip_ended(struct dp_qp *q, const struct dp_slot *s);
 /* Its completion was read. */
 static inline void dp_trip_ends(struct dp_qp *q, uint64_t pos)
 {
-	if (dp_trip_timed(q, pos) && dp_qp_slot(q, pos)->posted_ns)
-		dp_meter_rtt(q, dp_now_ns() - dp_qp_slot(q, pos)->posted_ns);
+	if (dp_trip_timed(q, pos))
+		dp_trip_ended(q, dp_qp_slot(q, pos));
 }
 
 /* ---- upstream.c */
