@@ -449,6 +449,7 @@ static inline struct dp_qp *sender_of(struct dp_cq *cq, uint32_t qp_num)
 static inline __attribute__((always_inline)) bool give_at_once(struct dp_cq *cq, struct ibv_wc *wc)
 {
 	struct dp_qp *q = sender_of(cq, wc->qp_num);
+	const struct dp_op *op;
 	uint64_t pos;
 
 	if (!q)
@@ -460,10 +461,10 @@ static inline __attribute__((always_inline)) bool give_at_once(struct dp_cq *cq,
 	if (__builtin_expect(!q->order.open, 0) &&
 	    (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED || q->busy || q->on_ready))
 		goto no;
-	pos = dp_order_take(&q->order);
-	if (pos == UINT64_MAX)
+	if (!dp_order_take(&q->order, &op))
 		goto no;
-	if (!dp_order_op(&q->order, pos)->whole && dp_qp_slot(q, pos)->opcode == IBV_WR_RDMA_READ)
+	pos = q->order.deliver - 1;
+	if (!op->whole && dp_qp_slot(q, pos)->opcode == IBV_WR_RDMA_READ)
 		wc->byte_len = dp_qp_slot(q, pos)->byte_len;
 	dp_trip_ends(q, pos);
 	/* siblings' are told of when they complete */

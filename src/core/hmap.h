@@ -12,9 +12,11 @@
 #include "lock.h"
 
 struct dp_hslot {
-	_Atomic uint64_t key; /* 0: never used; else key + 1 */
+	_Atomic uint64_t key; /* DP_HMAP_UNUSED: never used */
 	_Atomic(void *) val;  /* NULL: removed */
 };
+
+#define DP_HMAP_UNUSED UINT64_MAX
 
 struct dp_htab {
 	struct dp_htab *retired; /* a smaller one that readers may still look at */
@@ -62,7 +64,8 @@ static inline size_t dp_hmap_next(const struct dp_htab *t, size_t at)
 
 static inline struct dp_hslot *dp_hmap_at(const struct dp_htab *t, size_t at)
 {
-	return (struct dp_hslot *)((char *)t->slot + at);
+	/* from the table's beginning: so its offset there costs nothing */
+	return (struct dp_hslot *)((char *)t + at + offsetof(struct dp_htab, slot));
 }
 
 static inline void *dp_hmap_get(const struct dp_hmap *m, uint64_t key)
@@ -70,7 +73,6 @@ static inline void *dp_hmap_get(const struct dp_hmap *m, uint64_t key)
 	/* acquire: the slots were filled before the table was published */
 	const struct dp_htab *t = atomic_load_explicit(&m->tab, memory_order_acquire);
 
-	key++;
 	for (size_t at = dp_hmap_hash(t, key);; at = dp_hmap_next(t, at)) {
 		const struct dp_hslot *s = dp_hmap_at(t, at);
 		uint64_t k = atomic_load_explicit(&s->key, memory_order_acquire);
@@ -79,10 +81,10 @@ static inline void *dp_hmap_get(const struct dp_hmap *m, uint64_t key)
 			/* acquire: what val points to was written before val was */
 			void *val = atomic_load_explicit(&s->val, memory_order_acquire);
 
-			/* the slot may be another key's by now: its key, or 0, was stored before its val */
+			/* the slot may be another key's by now: its key, or none, was stored before its val */
 			return atomic_load_explicit(&s->key, memory_order_relaxed) == key ? val : NULL;
 		}
-		if (k == 0)
+		if (k == DP_HMAP_UNUSED)
 			return NULL;
 	}
 }

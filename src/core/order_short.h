@@ -43,32 +43,40 @@ static inline __attribute__((always_inline)) uint64_t dp_order_add_lone(struct d
 	return pos;
 }
 
-/*
- * dp_order_match(), and dp_order_delivered() if that op may be given at once, for the common case that nothing else is
- * known before it. UINT64_MAX: it is not that case, nothing was done.
- */
-static inline __attribute__((always_inline)) uint64_t dp_order_take(struct dp_order *o)
+/* The part of dp_order_take() for when it is `open`, or not. */
+static inline __attribute__((always_inline)) bool dp_order_take_if(struct dp_order *o, const struct dp_op **op, bool open)
 {
 	uint64_t pos = o->deliver;
 	const struct dp_op_rail *or = dp_order_rail(o, pos, 0);
 
+	*op = dp_order_op(o, pos);
 	/* one completion for one op, and nobody before it is waited for or still known */
 	if (__builtin_expect(o->match != pos || o->tail != pos || o->counted[0] != pos || o->post0 == pos ||
-			     !(dp_order_op(o, pos)->flags & DP_OP_SIGNALED), 0))
-		return UINT64_MAX;
+			     !((*op)->flags & DP_OP_SIGNALED), 0))
+		return false;
 	/* open: all of the siblings is complete, and flush is 0 */
-	if (__builtin_expect(!o->open, 0)) {
+	if (!open) {
 		if (o->flush)
-			return UINT64_MAX;
+			return false;
 		for (uint32_t r = 1, nr = o->nrails; r < nr; r++)
 			if (o->done[r] < or[r].seq)
-				return UINT64_MAX;
+				return false;
 		raise_to(&o->posts, pos + 1); /* as retire() */
 	}
 	o->match = o->deliver = o->tail = o->counted[0] = o->done[0] = pos + 1;
-	arrive(o, 0, size_of(or->remote));
+	if (__builtin_expect(!empty(or->remote), 1))
+		arrive(o, 0, or->remote.hi - or->remote.lo);
 	after_done(o, 0);
-	return pos;
+	return true;
+}
+
+/*
+ * dp_order_match(), and dp_order_delivered() if that op may be given at once, for the common case that nothing else is
+ * known before it: then that op, the one before `deliver`. False: it is not that case, nothing was done.
+ */
+static inline __attribute__((always_inline)) bool dp_order_take(struct dp_order *o, const struct dp_op **op)
+{
+	return __builtin_expect(o->open != 0, 1) ? dp_order_take_if(o, op, true) : dp_order_take_if(o, op, false);
 }
 
 #endif

@@ -155,7 +155,7 @@ mutate both "widening loses what stands" "$(fn dp_order_widen 's/rail\[(p & o->m
 mutate reference "bulk goes the short way although it may have to wait" "$(fn is_free 's/o->mode == DP_ORDER_RELAXED/true/')"
 mutate reference "the short way of bulk forgets the hulls" "$(fn dp_order_add_free 's/hull_add(&o->hull.*/;/')"
 mutate reference "the short way of a signal forgets it" "$(fn dp_order_add_lone 's/ = o->last_signal = / = /')"
-mutate both "the short way gives before the siblings have done" "$(fn dp_order_take 's/if (o->done\[r\] < or\[r\].seq)/if (false)/')"
+mutate both "the short way gives before the siblings have done" "$(fn dp_order_take_if 's/if (o->done\[r\] < or\[r\].seq)/if (false)/')"
 
 [ $ran -gt 0 ] || bad=1
 [ $bad = 0 ] && echo "all caught"

@@ -810,14 +810,16 @@ bool world_flush(struct world *w, uint32_t rail)
 /* The short way to match and deliver an op is as the long one, or declines and changes nothing. */
 static void check_take(const struct dp_order *o)
 {
+	const struct dp_op *op;
 	struct dp_order a, b;
 	uint64_t p;
 
 	/* neither writes to the arrays */
 	memcpy(&a, o, sizeof(a));
 	memcpy(&b, o, sizeof(b));
-	p = dp_order_take(&a);
-	if (p != UINT64_MAX) {
+	p = a.deliver;
+	if (dp_order_take(&a, &op)) {
+		demand(op == dp_order_op(o, p) && a.deliver == p + 1, "op %lu taken, but another given", (unsigned long)p);
 		demand(dp_order_match(&b) == p, "op %lu taken, which is not the one to match", (unsigned long)p);
 		demand(dp_order_deliverable(&b) == p, "op %lu taken, which may not be given", (unsigned long)p);
 		dp_order_delivered(&b);
