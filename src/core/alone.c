@@ -6,101 +6,165 @@
  * bulk.c; post.c does what is not done here.
  */
 #include "qp.h"
+#include "order_short.h"
+
+_Static_assert(IBV_WR_RDMA_WRITE == 0 && IBV_WR_RDMA_WRITE_WITH_IMM == 1 && IBV_WR_SEND == 2 && IBV_WR_SEND_WITH_IMM == 3 &&
+	       IBV_WR_RDMA_READ == 4, "kinds of requests are told apart by their order");
 
 /* Of one SGE or none, len bytes: is it a signal of a kind that needs no closer look? */
-static inline bool may_go_alone(const struct ibv_send_wr *wr, uint32_t len)
+static inline bool may_go_alone(const struct dp_qp *q, const struct ibv_send_wr *wr, uint32_t len)
 {
-	switch (wr->opcode) {
-	case IBV_WR_RDMA_WRITE:
-		return len < dp_cfg.spread_min || (wr->send_flags & IBV_SEND_INLINE);
-	case IBV_WR_RDMA_WRITE_WITH_IMM:
-	case IBV_WR_SEND:
-	case IBV_WR_SEND_WITH_IMM:
-		return true;
-	default:
-		return false;
-	}
+	if (wr->opcode == IBV_WR_RDMA_WRITE)
+		return len < q->spread_min || (wr->send_flags & IBV_SEND_INLINE);
+	return wr->opcode <= IBV_WR_SEND_WITH_IMM;
 }
 
-/* Is everything on the siblings complete (visible)? */
-static inline bool alone(const struct dp_order *o, bool visible)
+/*
+ * The provider took it: it writes [at, hi). Entered now, since its completion is not looked at without the lock, and what was
+ * refused need not be taken back.
+ */
+static inline __attribute__((always_inline)) void went(struct dp_qp *q, const struct ibv_send_wr *wr, unsigned flags,
+							uint64_t at, uint64_t hi, uint32_t len)
 {
-	if (__builtin_expect(o->flush || visible, 0)) {
-		for (uint32_t r = 1; r < o->nrails; r++)
-			if (!dp_order_reached(o, r, o->planned[r], visible))
-				return false;
-		return true;
-	}
-	/* by far the most frequent number */
-	return __builtin_expect(o->nrails == 2, 1) ? !dp_order_outstanding(o, 1) : dp_order_siblings_idle(o);
+	dp_slot_name(dp_qp_slot(q, q->order.next), wr->wr_id, len, wr->opcode);
+	dp_order_add_lone(&q->order, flags | dp_qp_op_flags(q, wr->send_flags), at, hi);
+	dp_flow_count(q->flow0, len, 1, 0);
+	dp_count(&dp_counters.signals, 1);
+	if (__builtin_expect(len >= DP_METER_LITTLE, 0))
+		dp_meter_update(q);
+	/* q->busy stays as it is: nothing was queued, and what is held is no other */
 }
 
 /* Posts wr if there is nothing that it could have to wait for, or be queued behind. False: it is for post.c. */
-static inline bool post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, uint32_t len, int *ret)
+static bool look_and_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, uint32_t len, int *ret)
 {
-	struct dp_order *o = &q->order;
-	unsigned flags = dp_qp_signaled(q, wr->send_flags);
-	uint64_t at = 0, bytes = 0, since = 0, pos;
-	struct dp_slot *s;
+	unsigned flags = 0;
+	uint64_t at = 0, hi = 0;
 
-	/* where rail 0 is flushed, post.c notes what was written there */
-	if (!o->bonded || (o->flush & 1) || o->post0 != o->next || o->posts < o->tail || dp_order_full(o) ||
-	    (unsigned)wr->num_sge > q->cap.max_send_sge)
+	if ((unsigned)wr->num_sge > q->cap.max_send_sge)
 		return false;
-	if (wr->send_flags & IBV_SEND_FENCE)
-		flags |= DP_OP_FENCE;
 	if (wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
 		const struct dp_rkeys *keys = len ? dp_qp_rkeys(q, wr->wr.rdma.rkey) : NULL;
 
 		at = wr->wr.rdma.remote_addr + (keys ? keys->shift : 0);
-		bytes = len;
+		hi = at + len;
 		if (wr->opcode == IBV_WR_RDMA_WRITE)
 			flags |= DP_OP_PLAIN | dp_qp_strong(keys);
 	}
 	/* acknowledged is enough, but for DP_OP_STRONG and where flushes are needed: then visible */
-	if (!alone(o, flags & DP_OP_STRONG))
+	if (!dp_order_alone(&q->order, flags & DP_OP_STRONG))
 		return false;
-	if (dp_meter_needed(q))
-		since = dp_time_trip(q, o->next);
-	/* then entered: its completion is not looked at without the lock, and what was refused need not be taken back */
+	if (dp_trip_timed(q, q->order.next))
+		dp_qp_slot(q, q->order.next)->posted_ns = dp_now_ns();
 	*ret = q->post_send(q->qp, wr, bad);
-	if (__builtin_expect(*ret, 0))
-		return true;
-	pos = dp_order_add_lone(o, flags, at, at + bytes);
-	s = dp_qp_slot(q, pos);
-	dp_slot_fill(s, wr->wr_id, len, wr->opcode);
-	s->posted_ns = since;
-	dp_flow_count(q->rail[0].flow, len, 1, 0);
-	dp_count(&dp_counters.signals, 1);
-	if (len >= DP_METER_LITTLE)
-		dp_meter_update(q);
-	/* q->busy stays as it is: nothing was queued, and what is held is no other */
+	if (!*ret)
+		went(q, wr, flags, at, hi, len);
 	return true;
 }
 
-/* Apart, so that bulk on its way to bulk.c saves no registers. */
-__attribute__((noinline)) static int post_lone(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
-					       uint32_t len, bool session)
+/* held: lock is held. As dp_post_tracked(), without it. */
+__attribute__((noinline)) static int post_closer(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+						 uint32_t len, bool session, bool held)
 {
 	bool done = false;
 	int ret = 0;
 
-	dp_take(&q->lock);
-	if (__builtin_expect(atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED, 1))
-		done = post(q, wr, bad, len, &ret);
+	if (!held)
+		dp_take(&q->lock);
+
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED)
+		done = look_and_post(q, wr, bad, len, &ret);
 	dp_drop(&q->lock);
 	return done ? ret : dp_post_tracked(q, wr, bad, session);
 }
 
-int dp_post_one(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
+/* Apart, so that nothing is kept of it where there is no error. */
+__attribute__((noinline)) static int refused(struct dp_qp *q, int ret)
 {
-	uint32_t len;
+	dp_drop(&q->lock);
+	return ret;
+}
 
-	/* at the first look, without the lock; what bind_mw posts is a BIND_MW */
-	if ((unsigned)wr->num_sge > 1)
+/* Of requests one after the other, post_closer() looks at the first of as many as the order machine has room for. */
+static inline __attribute__((always_inline)) int post_lone(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+							    uint32_t len, bool session)
+{
+	uint64_t at = 0, hi = 0;
+	int ret;
+
+	if (__builtin_expect(!dp_try(&q->lock), 0))
+		return post_closer(q, wr, bad, len, session, false);
+	/* not after any change of state either */
+	if (__builtin_expect(!dp_order_open(&q->order) || !(q->order.next % TRIP_EVERY), 0))
+		return post_closer(q, wr, bad, len, session, true);
+	if (__builtin_expect(wr->opcode <= IBV_WR_RDMA_WRITE_WITH_IMM, 1)) {
+		/* one without bytes has no key that means something */
+		if (__builtin_expect(q->lone_rkey != wr->wr.rdma.rkey || !len, 0))
+			return post_closer(q, wr, bad, len, session, true);
+		at = wr->wr.rdma.remote_addr + q->lone_shift;
+		hi = at + len;
+	}
+	ret = q->post_send(q->qp, wr, bad);
+	if (__builtin_expect(ret, 0))
+		return refused(q, ret);
+	went(q, wr, 0, at, hi, len);
+	dp_drop(&q->lock);
+	return 0;
+}
+
+/* Apart, so that bulk on its way to bulk.c saves no registers. */
+__attribute__((noinline)) static int post_lone_wr(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+						  uint32_t len)
+{
+	return post_lone(q, wr, bad, len, false);
+}
+
+__attribute__((noinline)) static int post_lone_session(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+						       uint32_t len)
+{
+	return post_lone(q, wr, bad, len, true);
+}
+
+/* q is bonded, as it seemed without its lock, wr alone in its list. What bind_mw posts is a BIND_MW. */
+static inline __attribute__((always_inline)) int post_one(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+							   bool session)
+{
+	uint32_t len = 0;
+
+	if (__builtin_expect(wr->num_sge == 1, 1))
+		len = wr->sg_list->length;
+	else if (wr->num_sge)
 		return dp_post_tracked(q, wr, bad, session);
-	len = wr->num_sge ? wr->sg_list[0].length : 0;
-	if (may_go_alone(wr, len))
-		return post_lone(q, wr, bad, len, session);
+	if (may_go_alone(q, wr, len))
+		return session ? post_lone_session(q, wr, bad, len) : post_lone_wr(q, wr, bad, len);
 	return dp_bulk_like(wr, len) ? dp_bulk_post(q, wr, bad, session) : dp_post_tracked(q, wr, bad, session);
+}
+
+/* Apart, so that the common path saves no registers. */
+__attribute__((noinline)) static int post_unknown(struct ibv_qp *qp, struct ibv_send_wr *wr,
+						  struct ibv_send_wr **bad_wr)
+{
+	return dp_ctx_find(qp->context)->ops.post_send(qp, wr, bad_wr);
+}
+
+int dp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+{
+	struct dp_qp *q = dp_hmap_getp(&dp_qps, qp);
+	int state;
+
+	if (__builtin_expect(!q, 0))
+		return post_unknown(qp, wr, bad_wr);
+	/* acquire: what the switch to another state prepared is visible before the state */
+	state = atomic_load_explicit(&q->state, memory_order_acquire);
+	if (state == DP_QP_NATIVE)
+		return q->post_send(qp, wr, bad_wr);
+	return state == DP_QP_BONDED && wr && !wr->next ? post_one(q, wr, bad_wr, false)
+							: dp_post_tracked(q, wr, bad_wr, false);
+}
+
+int dp_post_session(struct dp_qp *q, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	return wr && !wr->next ? post_one(q, wr, &bad, true) : dp_post_tracked(q, wr, &bad, true);
 }

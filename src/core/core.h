@@ -257,10 +257,10 @@ struct dp_wc_more {
 };
 
 struct dp_cq {
+	dp_fast lock; /* the first: its address is at hand */
 	struct ibv_cq *cq;
 	struct dp_ctx *c;
 	int (*poll_cq)(struct ibv_cq *cq, int n, struct ibv_wc *wc); /* the provider's */
-	dp_fast lock;
 	/*
 	 * How many QPs that send into this CQ need their completions looked at, and one more for the stash if there is
 	 * something in it; 0: poll_cq goes straight to the provider. Changed with lock held.
@@ -269,8 +269,8 @@ struct dp_cq {
 	_Atomic uint32_t busy;	  /* of these, QPs with something queued or held: progress.c polls when nobody does */
 	_Atomic uint64_t polls;	  /* calls of poll_cq, for progress.c to see whether somebody polls */
 	struct dp_hmap qpns;	  /* qp_num -> struct dp_qp that sends into it; changed, and used, with lock held */
-	struct dp_qp *last;	  /* found in qpns last, number last_qpn; NULL: none; with lock, and unset by changes */
-	uint32_t last_qpn;
+	struct dp_qp *last;	  /* found in qpns last, number last_qpn; with lock, and unset by changes */
+	uint64_t last_qpn;	  /* UINT64_MAX: none */
 	struct dp_cqex *ex;	  /* cqex.c; NULL: not an extended one */
 	struct dp_wc_more more;	  /* of the completion that was read or taken last; with lock */
 	struct dp_icq *icqs;
@@ -433,15 +433,17 @@ struct dp_qwr {
 
 /* What the shim knows of one op beside the order machine; slot = position & mask. */
 struct dp_slot {
-	struct dp_qwr *qwr; /* while some part waits */
 	uint64_t wr_id;
 	uint32_t byte_len;  /* of the whole WR, given at poll for READs */
 	uint8_t opcode;	    /* enum ibv_wr_opcode */
-	struct ibv_wc wc;   /* rail 0's completion, while held */
+	bool reported;	    /* stuck.c; unset when it begins to wait */
+	struct dp_qwr *qwr; /* while some part waits; NULL else, also where there is no op */
+	uint64_t posted_ns; /* on rail 0, where dp_trip_timed(); 0: it is not measured */
+	/* while its completion is held: */
+	struct ibv_wc wc;   /* rail 0's */
 	uint64_t ts, wall_ns; /* as in dp_wc_more: of a sender's nothing else is told */
 	uint64_t held_since;
-	uint64_t posted_ns; /* on rail 0, where the round trip is measured; 0: it is not */
-	bool reported;	    /* stuck.c */
+	uint64_t unused[3]; /* 128 bytes: a shift finds it */
 };
 
 /* WRs of one rail that go with one call. */
@@ -501,6 +503,7 @@ struct dp_tell; /* tell.c */
 struct dp_qpex;
 
 struct dp_qp {
+	dp_fast lock; /* the first: its address is at hand */
 	struct ibv_qp *qp; /* not to be followed once destroyed is set */
 	uint32_t qp_num;
 	struct dp_ctx *c;
@@ -509,7 +512,6 @@ struct dp_qp {
 	int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr); /* the provider's */
 	_Atomic int state; /* enum dp_qp_state; written with ctl, scq->lock and lock held */
 	dp_lock ctl;
-	dp_fast lock;
 	_Atomic uint32_t refs;
 	bool destroyed;
 	bool going; /* with lock: the program's destroy or RESET is under way, nothing of ours may touch qp any more */
@@ -517,7 +519,7 @@ struct dp_qp {
 
 	/* from the program */
 	struct ibv_qp_cap cap;
-	bool sq_sig_all;
+	unsigned sig_all; /* sq_sig_all: DP_OP_SIGNALED, else 0 */
 	enum ibv_qp_state qp_state; /* as the program set it */
 	struct ibv_qp_attr init, rtr, rts; /* the attributes of these transitions, valid by qp_state */
 	uint32_t incarnation; /* raised at each RESET */
@@ -540,6 +542,10 @@ struct dp_qp {
 	struct dp_rpd *rpd;	   /* the peer's remote keys; dp_qp_set_rpd() */
 	const struct dp_rkeys *known; /* the last that were found there, of known_rkey; NULL: none. rkeys.c unsets it */
 	uint32_t known_rkey;
+	uint64_t lone_rkey;	   /* known_rkey, if it is known and asks for nothing but lone_shift; else UINT64_MAX */
+	uint64_t lone_shift;
+	uint64_t spread_min;	   /* dp_cfg's, at hand */
+	struct dp_flow *flow0;	   /* rail[0].flow; NULL: before it is bonded */
 	bool busy;		   /* counted in scq->busy */
 	uint64_t stuck_said;	   /* stuck.c: when its last line was written, and how many WRs were overdue since */
 	uint64_t stuck_more;

@@ -5,7 +5,7 @@
  */
 #include "qp.h"
 #include "bond.h"
-#include "order_take.h"
+#include "order_short.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -45,6 +45,7 @@ struct dp_cq *dp_cq_adopt(struct dp_ctx *c, struct ibv_cq *cq, struct dp_cqex *x
 	q->c = c;
 	q->poll_cq = c->ops.poll_cq;
 	q->ex = x;
+	q->last_qpn = UINT64_MAX;
 	q->ready_tail = &q->ready;
 	q->stash_tail = &q->stash;
 	dp_lock_init(&q->lock);
@@ -429,13 +430,16 @@ __attribute__((noinline)) static void poll_icqs(struct dp_cq *cq)
 	}
 }
 
-static struct dp_qp *sender_of(struct dp_cq *cq, uint32_t qp_num)
+__attribute__((noinline)) static struct dp_qp *find_sender(struct dp_cq *cq, uint32_t qp_num)
 {
-	if (!cq->last || cq->last_qpn != qp_num) {
-		cq->last = dp_hmap_get(&cq->qpns, qp_num);
-		cq->last_qpn = qp_num;
-	}
+	cq->last = dp_hmap_get(&cq->qpns, qp_num);
+	cq->last_qpn = cq->last ? qp_num : UINT64_MAX;
 	return cq->last;
+}
+
+static inline struct dp_qp *sender_of(struct dp_cq *cq, uint32_t qp_num)
+{
+	return __builtin_expect(cq->last_qpn == qp_num, 1) ? cq->last : find_sender(cq, qp_num);
 }
 
 /*
@@ -445,7 +449,7 @@ static struct dp_qp *sender_of(struct dp_cq *cq, uint32_t qp_num)
 static inline __attribute__((always_inline)) bool give_at_once(struct dp_cq *cq, struct ibv_wc *wc)
 {
 	struct dp_qp *q = sender_of(cq, wc->qp_num);
-	struct dp_slot *s;
+	const struct dp_op *op;
 	uint64_t pos;
 
 	if (!q)
@@ -453,19 +457,18 @@ static inline __attribute__((always_inline)) bool give_at_once(struct dp_cq *cq,
 	if (wc->status != IBV_WC_SUCCESS || wc->opcode & IBV_WC_RECV)
 		return false;
 	dp_take(&q->lock);
-	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED || q->busy || q->on_ready ||
-	    q->order.flush)
+	/* open: it is bonded, nothing is queued, and what is held the order machine sees */
+	if (__builtin_expect(!q->order.open, 0) &&
+	    (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED || q->busy || q->on_ready))
 		goto no;
-	pos = dp_order_take(&q->order);
-	if (pos == UINT64_MAX)
+	if (!dp_order_take(&q->order, &op))
 		goto no;
-	s = dp_qp_slot(q, pos);
-	if (s->opcode == IBV_WR_RDMA_READ && !dp_order_op(&q->order, pos)->whole)
-		wc->byte_len = s->byte_len;
-	if (__builtin_expect(s->posted_ns != 0, 0))
-		dp_meter_rtt(q, dp_now_ns() - s->posted_ns);
+	pos = q->order.deliver - 1;
+	if (!op->whole && dp_qp_slot(q, pos)->opcode == IBV_WR_RDMA_READ)
+		wc->byte_len = dp_qp_slot(q, pos)->byte_len;
+	dp_trip_ends(q, pos);
 	/* siblings' are told of when they complete */
-	if (dp_meter_of_note(q, 0) && dp_meter_needed(q))
+	if (dp_meter_needed(q) && dp_meter_of_note(q, 0))
 		dp_meter_update(q);
 	dp_drop(&q->lock);
 	return true;
@@ -524,11 +527,11 @@ __attribute__((noinline)) static bool intake(struct dp_cq *cq, struct ibv_wc *wc
 		s->ts = cq->more.ts;
 		s->wall_ns = cq->more.wall_ns;
 		s->held_since = dp_now_ns();
+		s->reported = false;
 		dp_count(&dp_counters.held, 1);
 		give = false;
 	}
-	if (s->posted_ns)
-		dp_meter_rtt(q, dp_now_ns() - s->posted_ns);
+	dp_trip_ends(q, pos);
 	dp_cq_go_on(cq, q);
 out:
 	dp_drop(&q->lock);
@@ -607,14 +610,10 @@ static inline int read_own(struct dp_cq *cq, int n, struct ibv_wc *wc)
 	return cq->ex ? dp_cqex_read(cq, n, wc) : cq->poll_cq(cq->cq, n, wc);
 }
 
-/* One that was read; its event is seen to. False: it is not to be given, or not yet. */
+/* One that was read. Whoever gives it sees to its event: tell_given(). False: it is not to be given, or not yet. */
 static inline __attribute__((always_inline)) bool give(struct dp_cq *cq, struct ibv_wc *wc)
 {
-	if (!give_at_once(cq, wc) && !intake(cq, wc, false))
-		return false;
-	if (__builtin_expect(dp_cq_armed(cq), 0))
-		tell_given(cq, wc);
-	return true;
+	return give_at_once(cq, wc) || intake(cq, wc, false);
 }
 
 static inline void poll_begin(struct dp_cq *cq)
@@ -651,6 +650,8 @@ __attribute__((noinline)) static int poll_some(struct dp_cq *cq, int n, struct i
 		}
 		for (int end = got + k, at = got; at < end; at++) {
 			if (give(cq, &wc[at])) {
+				if (__builtin_expect(dp_cq_armed(cq), 0))
+					tell_given(cq, &wc[at]);
 				if (at != got)
 					wc[got] = wc[at];
 				got++;
@@ -662,6 +663,29 @@ __attribute__((noinline)) static int poll_some(struct dp_cq *cq, int n, struct i
 	return got;
 }
 
+/* The rarer ends of poll_one(), apart, so that it keeps nothing for them. */
+__attribute__((noinline)) static int poll_rest(struct dp_cq *cq, struct ibv_wc *wc, struct dp_wc_more *more)
+{
+	int got = poll_some(cq, 1, wc);
+
+	poll_end(cq, more);
+	return got;
+}
+
+__attribute__((noinline)) static int poll_none(struct dp_cq *cq, int got, struct dp_wc_more *more)
+{
+	poll_end(cq, more);
+	return got;
+}
+
+__attribute__((noinline)) static void given_armed(struct dp_cq *cq, const struct ibv_wc *wc)
+{
+	if (dp_cq_armed(cq))
+		tell_given(cq, wc);
+	if (dp_cq_armed_old(cq))
+		dp_arm_polled(cq);
+}
+
 /* One at a time is how most programs ask. */
 static inline __attribute__((always_inline)) int poll_one(struct dp_cq *cq, struct ibv_wc *wc,
 							   struct dp_wc_more *more, bool ex)
@@ -669,15 +693,19 @@ static inline __attribute__((always_inline)) int poll_one(struct dp_cq *cq, stru
 	int got;
 
 	poll_begin(cq);
-	if (__builtin_expect(cq->stash || cq->ready, 0)) {
-		got = poll_some(cq, 1, wc);
-	} else {
-		got = ex ? read_own(cq, 1, wc) : cq->poll_cq(cq->cq, 1, wc);
-		if (got > 0 && !give(cq, wc))
-			got = poll_some(cq, 1, wc);
-	}
-	poll_end(cq, more);
-	return got;
+	if (__builtin_expect(cq->stash || cq->ready, 0))
+		return poll_rest(cq, wc, more);
+	got = ex ? read_own(cq, 1, wc) : cq->poll_cq(cq->cq, 1, wc);
+	if (__builtin_expect(got <= 0, 0))
+		return poll_none(cq, got, more);
+	if (__builtin_expect(!give(cq, wc), 0))
+		return poll_rest(cq, wc, more);
+	if (__builtin_expect(atomic_load_explicit(&cq->armed, memory_order_relaxed) != DP_ARM_NONE, 0))
+		given_armed(cq, wc);
+	if (more)
+		*more = cq->more;
+	dp_drop(&cq->lock);
+	return 1;
 }
 
 int dp_cq_poll_one(struct dp_cq *cq, struct ibv_wc *wc, struct dp_wc_more *more)

@@ -6,6 +6,8 @@
 
 #define FIRST_SLOTS 64
 
+struct dp_htab dp_hmap_none = { .mask = 0, .slot = { { .key = DP_HMAP_UNUSED } } };
+
 static size_t slots(const struct dp_htab *t)
 {
 	return t->mask / sizeof(t->slot[0]) + 1;
@@ -13,7 +15,7 @@ static size_t slots(const struct dp_htab *t)
 
 void dp_hmap_init(struct dp_hmap *m)
 {
-	atomic_init(&m->tab, NULL);
+	atomic_init(&m->tab, &dp_hmap_none);
 	m->live = m->used = 0;
 	dp_lock_init(&m->lock);
 }
@@ -22,11 +24,11 @@ void dp_hmap_fini(struct dp_hmap *m)
 {
 	struct dp_htab *t = atomic_load(&m->tab), *old;
 
-	for (; t; t = old) {
+	for (; t != &dp_hmap_none; t = old) {
 		old = t->retired;
 		free(t);
 	}
-	atomic_store(&m->tab, NULL);
+	atomic_store(&m->tab, &dp_hmap_none);
 	dp_lock_fini(&m->lock);
 }
 
@@ -34,7 +36,7 @@ static void insert_new(struct dp_htab *t, uint64_t key, void *val)
 {
 	size_t at = dp_hmap_hash(t, key);
 
-	while (atomic_load_explicit(&dp_hmap_at(t, at)->key, memory_order_relaxed))
+	while (atomic_load_explicit(&dp_hmap_at(t, at)->key, memory_order_relaxed) != DP_HMAP_UNUSED)
 		at = dp_hmap_next(t, at);
 	atomic_store_explicit(&dp_hmap_at(t, at)->val, val, memory_order_relaxed);
 	atomic_store_explicit(&dp_hmap_at(t, at)->key, key, memory_order_relaxed);
@@ -54,9 +56,11 @@ static int rehash(struct dp_hmap *m)
 	t = calloc(1, sizeof(*t) + n * sizeof(t->slot[0]));
 	if (!t)
 		return -ENOMEM;
+	for (size_t i = 0; i < n; i++)
+		atomic_init(&t->slot[i].key, DP_HMAP_UNUSED);
 	t->mask = (n - 1) * sizeof(t->slot[0]);
 	t->retired = old;
-	for (size_t i = 0; old && i < slots(old); i++) {
+	for (size_t i = 0; i < slots(old); i++) {
 		void *val = atomic_load_explicit(&old->slot[i].val, memory_order_relaxed);
 
 		if (val)
@@ -73,10 +77,9 @@ int dp_hmap_put(struct dp_hmap *m, uint64_t key, void *val)
 	struct dp_htab *t;
 	int ret = 0;
 
-	key++;
 	dp_take(&m->lock);
 	t = atomic_load_explicit(&m->tab, memory_order_relaxed);
-	if (!t || (m->used + 1) * 4 > slots(t) * 3) {
+	if ((m->used + 1) * 4 > slots(t) * 3) {
 		ret = rehash(m);
 		if (ret)
 			goto out;
@@ -92,7 +95,7 @@ int dp_hmap_put(struct dp_hmap *m, uint64_t key, void *val)
 			atomic_store_explicit(&s->val, val, memory_order_release);
 			goto out;
 		}
-		if (k == 0)
+		if (k == DP_HMAP_UNUSED)
 			break;
 		if (!free_slot && !atomic_load_explicit(&s->val, memory_order_relaxed))
 			free_slot = s;
@@ -122,15 +125,15 @@ static void trim(struct dp_hmap *m, struct dp_htab *t, size_t i)
 {
 	size_t mask = slots(t) - 1;
 
-	if (atomic_load_explicit(&t->slot[(i + 1) & mask].key, memory_order_relaxed))
+	if (atomic_load_explicit(&t->slot[(i + 1) & mask].key, memory_order_relaxed) != DP_HMAP_UNUSED)
 		return;
 	for (;; i--) {
 		struct dp_hslot *s = &t->slot[i & mask];
 
-		if (!atomic_load_explicit(&s->key, memory_order_relaxed) ||
+		if (atomic_load_explicit(&s->key, memory_order_relaxed) == DP_HMAP_UNUSED ||
 		    atomic_load_explicit(&s->val, memory_order_relaxed))
 			return;
-		atomic_store_explicit(&s->key, 0, memory_order_release);
+		atomic_store_explicit(&s->key, DP_HMAP_UNUSED, memory_order_release);
 		m->used--;
 	}
 }
@@ -141,14 +144,13 @@ static void *del(struct dp_hmap *m, uint64_t key, const void *only)
 	struct dp_htab *t;
 	void *val = NULL;
 
-	key++;
 	dp_take(&m->lock);
 	t = atomic_load_explicit(&m->tab, memory_order_relaxed);
-	for (size_t at = t ? dp_hmap_hash(t, key) : 0; t; at = dp_hmap_next(t, at)) {
+	for (size_t at = dp_hmap_hash(t, key);; at = dp_hmap_next(t, at)) {
 		struct dp_hslot *s = dp_hmap_at(t, at);
 		uint64_t k = atomic_load_explicit(&s->key, memory_order_relaxed);
 
-		if (k == 0)
+		if (k == DP_HMAP_UNUSED)
 			break;
 		if (k == key) {
 			if (only && atomic_load_explicit(&s->val, memory_order_relaxed) != only)
@@ -191,7 +193,7 @@ void dp_hmap_each(struct dp_hmap *m, void (*fn)(void *val, void *arg), void *arg
 
 	dp_take(&m->lock);
 	t = atomic_load_explicit(&m->tab, memory_order_relaxed);
-	for (size_t i = 0; t && i < slots(t); i++) {
+	for (size_t i = 0; i < slots(t); i++) {
 		void *val = atomic_load_explicit(&t->slot[i].val, memory_order_relaxed);
 
 		if (val)

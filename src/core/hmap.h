@@ -12,9 +12,11 @@
 #include "lock.h"
 
 struct dp_hslot {
-	_Atomic uint64_t key; /* 0: never used; else key + 1 */
+	_Atomic uint64_t key; /* DP_HMAP_UNUSED: never used */
 	_Atomic(void *) val;  /* NULL: removed */
 };
+
+#define DP_HMAP_UNUSED UINT64_MAX
 
 struct dp_htab {
 	struct dp_htab *retired; /* a smaller one that readers may still look at */
@@ -28,7 +30,10 @@ struct dp_hmap {
 	dp_lock lock;
 };
 
-#define DP_HMAP_INIT { .lock = PTHREAD_MUTEX_INITIALIZER }
+/* A map's table before the first key comes: look-ups need not ask whether there is one. */
+extern struct dp_htab dp_hmap_none;
+
+#define DP_HMAP_INIT { .tab = &dp_hmap_none, .lock = PTHREAD_MUTEX_INITIALIZER }
 
 void dp_hmap_init(struct dp_hmap *m);
 void dp_hmap_fini(struct dp_hmap *m); /* no reader may be left */
@@ -49,8 +54,7 @@ static inline size_t dp_hmap_hash(const struct dp_htab *t, uint64_t key)
 {
 	/* twice: one multiplication puts numbers that grow by steps side by side: for trim() a run without end */
 	key *= UINT64_C(0x9e3779b97f4a7c15);
-	key ^= key >> 32;
-	return (size_t)((key * UINT64_C(0xd6e8feb86659fd93)) >> 32) & t->mask;
+	return (size_t)((key >> 32) * (key >> 40)) & t->mask;
 }
 
 static inline size_t dp_hmap_next(const struct dp_htab *t, size_t at)
@@ -60,7 +64,8 @@ static inline size_t dp_hmap_next(const struct dp_htab *t, size_t at)
 
 static inline struct dp_hslot *dp_hmap_at(const struct dp_htab *t, size_t at)
 {
-	return (struct dp_hslot *)((char *)t->slot + at);
+	/* from the table's beginning: so its offset there costs nothing */
+	return (struct dp_hslot *)((char *)t + at + offsetof(struct dp_htab, slot));
 }
 
 static inline void *dp_hmap_get(const struct dp_hmap *m, uint64_t key)
@@ -68,9 +73,6 @@ static inline void *dp_hmap_get(const struct dp_hmap *m, uint64_t key)
 	/* acquire: the slots were filled before the table was published */
 	const struct dp_htab *t = atomic_load_explicit(&m->tab, memory_order_acquire);
 
-	if (__builtin_expect(!t, 0))
-		return NULL;
-	key++;
 	for (size_t at = dp_hmap_hash(t, key);; at = dp_hmap_next(t, at)) {
 		const struct dp_hslot *s = dp_hmap_at(t, at);
 		uint64_t k = atomic_load_explicit(&s->key, memory_order_acquire);
@@ -79,10 +81,10 @@ static inline void *dp_hmap_get(const struct dp_hmap *m, uint64_t key)
 			/* acquire: what val points to was written before val was */
 			void *val = atomic_load_explicit(&s->val, memory_order_acquire);
 
-			/* the slot may be another key's by now: its key, or 0, was stored before its val */
+			/* the slot may be another key's by now: its key, or none, was stored before its val */
 			return atomic_load_explicit(&s->key, memory_order_relaxed) == key ? val : NULL;
 		}
-		if (k == 0)
+		if (k == DP_HMAP_UNUSED)
 			return NULL;
 	}
 }

@@ -17,6 +17,7 @@ static int alloc_slots(struct dp_order *o, uint64_t slots)
 		return -ENOMEM;
 	}
 	o->mask = slots - 1;
+	o->rail_size = o->nrails * sizeof(*o->rail);
 	return 0;
 }
 
@@ -40,7 +41,8 @@ void dp_order_fini(struct dp_order *o)
 void dp_order_reset(struct dp_order *o)
 {
 	struct dp_order n = {
-		.nrails = o->nrails, .mode = o->mode, .search = o->search, .mask = o->mask, .op = o->op, .rail = o->rail
+		.nrails = o->nrails, .mode = o->mode, .search = o->search, .mask = o->mask, .op = o->op, .rail = o->rail,
+		.rail_size = o->rail_size,
 	};
 
 	*o = n;
@@ -73,12 +75,14 @@ int dp_order_widen(struct dp_order *o, uint32_t nrails)
 	free(o->rail);
 	o->rail = rail;
 	o->nrails = nrails;
+	o->rail_size = nrails * sizeof(*rail);
 	return 0;
 }
 
 void dp_order_bond(struct dp_order *o)
 {
 	o->bonded = true;
+	o->open = 0;
 	/* nobody knows which memory it was; the handshake took longer than any write does on its way there */
 	o->visible[0] = o->done[0];
 	o->last_write[0] = o->next;
@@ -94,6 +98,7 @@ void dp_order_bond(struct dp_order *o)
 void dp_order_unbond(struct dp_order *o)
 {
 	o->bonded = false;
+	o->open = 0;
 }
 
 static void retire(struct dp_order *o);
@@ -157,6 +162,7 @@ void dp_order_posted0(struct dp_order *o)
 
 void dp_order_unposted0(struct dp_order *o, uint64_t pos)
 {
+	o->open = 0;
 	while (o->post0 > pos)
 		o->sent[0] -= size_of(dp_order_rail(o, --o->post0, 0)->remote);
 }
@@ -190,7 +196,8 @@ void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq)
 	raise_to(&o->counted[rail], o->tail);
 	/* an op without bytes here has the number of one before it */
 	for (uint64_t *p = &o->counted[rail]; *p < o->next && dp_order_rail(o, *p, rail)->seq <= seq; ++*p)
-		arrive(o, rail, size_of(dp_order_rail(o, *p, rail)->remote));
+		if (!rail || !dp_order_op(o, *p)->whole)
+			arrive(o, rail, size_of(dp_order_rail(o, *p, rail)->remote));
 	after_done(o, rail);
 	retire(o);
 }

@@ -26,9 +26,9 @@
 #include "plan.h"
 
 enum dp_op_flags {
-	DP_OP_BULK = 1 << 0,	 /* may have parts on siblings; else it is a signal */
-	DP_OP_SIGNALED = 1 << 1, /* rail 0 will give a completion */
-	DP_OP_FENCE = 1 << 2,	 /* IBV_SEND_FENCE */
+	DP_OP_FENCE = 1 << 0,	 /* IBV_SEND_FENCE, its number too */
+	DP_OP_SIGNALED = 1 << 1, /* rail 0 will give a completion; the number of IBV_SEND_SIGNALED */
+	DP_OP_BULK = 1 << 2,	 /* may have parts on siblings; else it is a signal */
 	DP_OP_READ = 1 << 3,	 /* reads the remote range, writes the local one */
 	DP_OP_ATOMIC = 1 << 4,	 /* like READ for a later fence; writes both ranges */
 	DP_OP_PLAIN = 1 << 5,	 /* WRITE or READ without immediate: mode relaxed lets it overtake data */
@@ -51,7 +51,7 @@ struct dp_op_desc {
 };
 
 struct dp_op_rail {
-	struct dp_range remote, local; /* of the fragment there */
+	struct dp_range remote, local; /* of the fragment there; local: of READs and atomics; of what went whole on rail 0 only */
 	uint64_t seq;		       /* fragments planned on this rail at or before this op */
 	uint64_t wait0;		       /* rail-0 part goes when this rail completed that many */
 	uint64_t waits;		       /* sibling parts likewise */
@@ -72,6 +72,7 @@ struct dp_op {
 	 * the part on rail 0, and by those on siblings. The latter also if it went whole because of that.
 	 */
 	uint32_t full0, fulls;
+	uint64_t unused[2]; /* 64 bytes: a shift finds it */
 };
 
 #define DP_ORDER_SEARCH 64 /* ops that one search for overlaps looks at */
@@ -81,16 +82,22 @@ struct dp_order {
 	enum dp_ordering mode;
 	uint32_t search; /* DP_ORDER_SEARCH; tests make it less */
 	bool bonded; /* false: nothing may go to siblings (before the switch, after un-bonding) */
+	/*
+	 * As dp_order_alone() found: ops before this position may be entered by dp_order_add_lone(), if nothing else is. Not 0:
+	 * no rail is in `flush`, nothing is queued, and all that siblings have is complete.
+	 */
+	uint64_t open;
 
 	/* positions of ops; a position p lives in slot p & mask */
 	uint64_t tail;	/* oldest op still known */
 	uint64_t next;	/* one past the newest */
-	uint64_t post0; /* next to post on rail 0 */
-	uint64_t posts; /* next whose sibling parts are to be posted; not before tail */
 	uint64_t match; /* no signalled op before this is unmatched */
+	uint64_t post0; /* next to post on rail 0 */
 	uint64_t deliver;
+	uint64_t posts; /* next whose sibling parts are to be posted; not before tail */
 	uint64_t told;	/* dp_order_news() said of those before this that they may be given */
 	uint64_t mask;
+	uint64_t rail_size; /* of what one op has on all rails, bytes */
 	struct dp_op *op;
 	struct dp_op_rail *rail; /* slot * nrails + rail */
 
@@ -127,7 +134,7 @@ static inline struct dp_op *dp_order_op(const struct dp_order *o, uint64_t pos)
 }
 static inline struct dp_op_rail *dp_order_rail(const struct dp_order *o, uint64_t pos, uint32_t rail)
 {
-	return &o->rail[(pos & o->mask) * o->nrails + rail];
+	return (struct dp_op_rail *)((char *)o->rail + (pos & o->mask) * o->rail_size) + rail;
 }
 static inline bool dp_order_full(const struct dp_order *o)
 {
@@ -159,11 +166,14 @@ void dp_order_unbond(struct dp_order *o);
  */
 uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d);
 /*
- * The same, and dp_order_posted0(), for a signal that rail 0's provider took already, that writes no local range, where rail
- * 0 is not in `flush`, and nothing was queued on rail 0 or outstanding (for a DP_OP_STRONG, and on rails in `flush`: not
- * visible) on siblings. Not for dp_order_undo(), nor dp_order_unposted0(): its record says only where it is, and its numbers.
+ * May a signal be entered by dp_order_add_lone() (order_short.h)? strong: a DP_OP_STRONG. A yes is remembered in `open` until
+ * something else is entered; then dp_order_open() says it, of those that are not strong.
  */
-uint64_t dp_order_add_lone(struct dp_order *o, unsigned flags, uint64_t lo, uint64_t hi);
+bool dp_order_alone(struct dp_order *o, bool strong);
+static inline bool dp_order_open(const struct dp_order *o)
+{
+	return o->next < o->open;
+}
 /*
  * The same, dp_order_posted0() and dp_order_posteds(), for bulk with part[] on siblings and without FENCE, for the common
  * case that it need not wait for anything, where nothing is queued and no rail is in `flush`. local: where its bytes go, one

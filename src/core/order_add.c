@@ -18,7 +18,7 @@ static bool conflict(unsigned fe, const struct dp_op_rail *e, unsigned fl, struc
 		return true;
 	if (!((fe & DP_OP_READ) && (fl & DP_OP_READ)) && overlap(e->remote, remote))
 		return true;
-	return overlap(e->local, local);
+	return (fe & (DP_OP_READ | DP_OP_ATOMIC)) && overlap(e->local, local);
 }
 
 /*
@@ -49,7 +49,7 @@ static uint32_t wait_for_overlaps(const struct dp_order *o, unsigned flags, uint
 				full |= UINT32_C(1) << e;
 				break;
 			}
-			if (e && empty(er->remote))
+			if (e && (dp_order_op(o, p)->whole || empty(er->remote)))
 				continue; /* the number is an earlier op's */
 			fe = dp_order_op(o, p)->flags;
 			if (e)
@@ -150,14 +150,6 @@ static void want_visible(struct dp_order *o, unsigned flags, uint32_t r, const s
 		raise_to(&o->want[r], or->seq);
 }
 
-/* Does what an op has on rail r write to the peer's memory? */
-static bool writes(unsigned flags, uint32_t r, struct dp_range remote)
-{
-	if (flags & DP_OP_READ)
-		return false;
-	return !empty(remote) || (r == 0 && !(flags & (DP_OP_BULK | DP_OP_PLAIN)));
-}
-
 /* Enters the op at o->next and raises the marks that later ops look at. */
 static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct dp_range remote[],
 		  const struct dp_range local[], const struct waits *w)
@@ -212,83 +204,69 @@ static bool would_wait(const struct dp_order *o, const struct waits *w)
 	return wait;
 }
 
-/*
- * A signal that goes on rail 0 alone, the most frequent op: as the rest of dp_order_add() and enter() would, but for
- * what lone ones do not have. Field by field, since compilers make whole structs elsewhere and copy them. went: the
- * provider took it, so it waits for nothing, is not taken back, and what only these two need is left as it is.
- */
-static inline __attribute__((always_inline)) uint64_t enter_signal(struct dp_order *o, unsigned flags, struct dp_range remote,
-								    bool went)
+/* A signal goes on rail 0 alone. Field by field, since compilers make whole structs elsewhere and copy them. */
+static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
 {
-	uint64_t pos = o->next, wait = drains(o, flags) ? UINT64_MAX : 0;
+	uint64_t pos = o->next, wait = drains(o, d->flags) ? UINT64_MAX : 0;
 	struct dp_op_rail *or = dp_order_rail(o, pos, 0);
 	struct dp_op *op = dp_order_op(o, pos);
 
-	op->flags = flags;
+	op->flags = d->flags;
 	op->whole = true;
-	or->remote = remote;
-	or->seq = pos + 1;
-	if (!went) {
-		op->behind = DP_BEHIND_NOT;
-		op->full0 = op->fulls = 0;
-		op->before.signal = o->last_signal;
-		op->before.signaled = o->last_signaled;
-		op->before.all = o->last_all;
-		or->wait0 = or->waits = 0;
-		or->last_read = o->last_read[0];
-		or->last_write = o->last_write[0];
-	}
-	or->local = (struct dp_range){ 0, 0 };
+	op->behind = DP_BEHIND_NOT;
+	op->full0 = op->fulls = 0;
+	op->before.signal = o->last_signal;
+	op->before.signaled = o->last_signaled;
+	op->before.all = o->last_all;
 	o->planned[0] = o->next = o->last_signal = pos + 1;
-	if (writes(flags, 0, remote))
-		o->last_write[0] = pos + 1;
-	for (uint32_t r = 1, nr = o->nrails; r < nr; r++) {
-		uint64_t planned = o->planned[r];
-
-		or++;
-		or->remote = or->local = (struct dp_range){ 0, 0 };
-		or->seq = planned;
-		if (went)
-			continue;
-		or->wait0 = planned & wait;
+	for (uint32_t r = 0, nr = o->nrails; r < nr; r++, or++) {
+		or->seq = o->planned[r];
+		or->wait0 = r ? o->planned[r] & wait : 0;
 		or->waits = 0;
 		or->last_read = o->last_read[r];
 		or->last_write = o->last_write[r];
+		or->remote = or->local = (struct dp_range){ 0, 0 };
+		if (r)
+			continue;
+		or->remote = d->remote;
+		or->local = d->local;
 	}
-	hull_add(&o->hull[0], remote);
-	o->bytes[0] += size_of(remote);
-	if (flags & DP_OP_SIGNALED)
-		o->last_signaled = pos + 1;
-	return pos;
-}
-
-static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
-{
-	uint64_t pos = enter_signal(o, d->flags, d->remote, false);
-
-	dp_order_rail(o, pos, 0)->local = d->local;
+	hull_add(&o->hull[0], d->remote);
 	hull_add(&o->lhull[0], d->local);
+	o->bytes[0] += size_of(d->remote);
+	if (writes(d->flags, 0, d->remote))
+		o->last_write[0] = pos + 1;
 	if (d->flags & (DP_OP_READ | DP_OP_ATOMIC))
 		o->last_read[0] = pos + 1;
 	if (d->flags & DP_OP_ALL)
 		o->last_all = pos + 1;
+	if (d->flags & DP_OP_SIGNALED)
+		o->last_signaled = pos + 1;
 	for (uint32_t r = 0; (o->flush || (d->flags & DP_OP_STRONG)) && r < o->nrails; r++)
 		if (r || (o->flush & 1))
 			want_visible(o, d->flags, r, dp_order_rail(o, pos, r));
 	return pos;
 }
 
-uint64_t dp_order_add_lone(struct dp_order *o, unsigned flags, uint64_t lo, uint64_t hi)
+void dp_order_seqs(const struct dp_order *o, struct dp_op_rail *or)
 {
-	/* nobody wants a flush for it: all that could be asked to be visible is */
-	uint64_t pos = enter_signal(o, flags, (struct dp_range){ lo, hi }, true);
+	for (uint32_t r = 2; r < o->nrails; r++)
+		or[r].seq = o->planned[r];
+}
 
-	o->sent[0] += hi - lo;
-	o->post0 = pos + 1;
-	/* nothing is to be posted on siblings for it if nothing is for those before it */
-	if (o->posts == pos)
-		o->posts = pos + 1;
-	return pos;
+bool dp_order_alone(struct dp_order *o, bool strong)
+{
+	if (!o->bonded || (o->flush & 1) || o->post0 != o->next || o->posts < o->tail || dp_order_full(o))
+		return false;
+	for (uint32_t r = 1; r < o->nrails; r++)
+		if (!dp_order_reached(o, r, o->planned[r], strong))
+			return false;
+	if (!o->flush) {
+		o->open = o->tail + o->mask + 1;
+		/* as dp_order_may_posts() passes over what has no parts on siblings: there is nothing else */
+		o->posts = o->next;
+	}
+	return true;
 }
 
 /* Is a part of bulk clear of what is outstanding on rail e? By the hulls: true is certain. */
@@ -337,6 +315,7 @@ uint64_t dp_order_add_free(struct dp_order *o, unsigned flags, uint64_t remote, 
 
 	if (!is_free(o, flags, remote, local, part))
 		return UINT64_MAX;
+	o->open = 0;
 	op->flags = flags;
 	op->whole = false;
 	op->behind = DP_BEHIND_NOT;
@@ -385,6 +364,7 @@ uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
 	struct waits w;
 	struct dp_op *op = dp_order_op(o, o->next);
 
+	o->open = 0;
 	if (!(d->flags & (DP_OP_BULK | DP_OP_EVERY)))
 		return add_signal(o, d);
 	*op = (struct dp_op){ .flags = d->flags };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
-/* Between order.c, order_add.c and order_take.h. */
+/* Between order.c, order_add.c and order_short.h. */
 #ifndef DUALPORT_ORDER_PRIV_H
 #define DUALPORT_ORDER_PRIV_H
 
@@ -46,6 +46,17 @@ static inline uint64_t settled(const struct dp_order *o, uint32_t r)
 	return o->flush >> r & 1 ? o->visible[r] : o->done[r];
 }
 
+/* Does what an op has on rail r write to the peer's memory? */
+static inline bool writes(unsigned flags, uint32_t r, struct dp_range remote)
+{
+	if (flags & DP_OP_READ)
+		return false;
+	return !empty(remote) || (r == 0 && !(flags & (DP_OP_BULK | DP_OP_PLAIN)));
+}
+
+/* order_add.c: the numbers of an op without parts on siblings, from the second of these on. */
+void dp_order_seqs(const struct dp_order *o, struct dp_op_rail *or);
+
 static inline void arrive(struct dp_order *o, uint32_t rail, uint64_t bytes)
 {
 	o->bytes[rail] -= bytes;
@@ -54,8 +65,8 @@ static inline void arrive(struct dp_order *o, uint32_t rail, uint64_t bytes)
 
 static inline void after_done(struct dp_order *o, uint32_t rail)
 {
-	/* what was not written need not be flushed */
-	if (o->visible[rail] >= o->last_write[rail])
+	/* what was not written need not be flushed; without flushes of rail 0 nobody asks */
+	if ((rail || (o->flush & 1)) && o->visible[rail] >= o->last_write[rail])
 		o->visible[rail] = o->done[rail];
 	if (settled(o, rail) == o->planned[rail])
 		o->hull[rail] = o->lhull[rail] = (struct dp_range){ 0, 0 };

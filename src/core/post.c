@@ -395,6 +395,7 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 			s->qwr = dp_qwr_new(q, wr, k.split ? k.part : NULL, k.rkey, k.lkey);
 			if (!s->qwr)
 				err = ENOMEM;
+			s->reported = false;
 		}
 		if (err) {
 			dp_order_undo(o);
@@ -407,8 +408,8 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 			dp_count(&dp_counters.deferred, 1);
 	}
 	if (go0) {
-		if (!(k.d.flags & DP_OP_BULK) && dp_meter_needed(q))
-			s->posted_ns = dp_time_trip(q, pos);
+		if (!(k.d.flags & DP_OP_BULK) && dp_trip_timed(q, pos))
+			s->posted_ns = dp_now_ns();
 		dp_chain_add0(q, wr, k.split ? &k.part[0] : NULL, k.len);
 		dp_order_posted0(o);
 	}
@@ -588,33 +589,4 @@ int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr 
 	if (refused)
 		dp_qp_sibling_refused(q);
 	return ret;
-}
-
-/* Apart, so that the common path saves no registers. */
-__attribute__((noinline)) static int post_unknown(struct ibv_qp *qp, struct ibv_send_wr *wr,
-						  struct ibv_send_wr **bad_wr)
-{
-	return dp_ctx_find(qp->context)->ops.post_send(qp, wr, bad_wr);
-}
-
-int dp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
-{
-	struct dp_qp *q = dp_hmap_getp(&dp_qps, qp);
-	int state;
-
-	if (__builtin_expect(!q, 0))
-		return post_unknown(qp, wr, bad_wr);
-	/* acquire: what the switch to another state prepared is visible before the state */
-	state = atomic_load_explicit(&q->state, memory_order_acquire);
-	if (state == DP_QP_NATIVE)
-		return q->post_send(qp, wr, bad_wr);
-	return state == DP_QP_BONDED && wr && !wr->next ? dp_post_one(q, wr, bad_wr, false)
-							: dp_post_tracked(q, wr, bad_wr, false);
-}
-
-int dp_post_session(struct dp_qp *q, struct ibv_send_wr *wr)
-{
-	struct ibv_send_wr *bad;
-
-	return wr && !wr->next ? dp_post_one(q, wr, &bad, true) : dp_post_tracked(q, wr, &bad, true);
 }

@@ -70,7 +70,7 @@ static int enter(struct dp_qp *q)
 	if (q->fallback >= 0)
 		return 0;
 	dp_take(&q->scq->lock);
-	q->scq->last = NULL;
+	q->scq->last_qpn = UINT64_MAX;
 	if (dp_hmap_put(&q->scq->qpns, q->qp_num, q))
 		goto no_cq;
 	watch(q);
@@ -92,7 +92,7 @@ static void forget(struct dp_qp *q)
 	if (!q->scq)
 		return;
 	dp_take(&q->scq->lock);
-	q->scq->last = NULL;
+	q->scq->last_qpn = UINT64_MAX;
 	dp_hmap_del_if(&q->scq->qpns, q->qp_num, q);
 	dp_drop(&q->scq->lock);
 }
@@ -124,7 +124,7 @@ static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct
 	q->rcq = rcq ? dp_cq_find(rcq) : NULL;
 	q->post_send = c->ops.post_send;
 	q->cap = *cap;
-	q->sq_sig_all = sq_sig_all;
+	q->sig_all = sq_sig_all ? DP_OP_SIGNALED : 0;
 	atomic_init(&q->refs, 1);
 	dp_lock_init(&q->ctl);
 	dp_lock_init(&q->lock);
@@ -204,6 +204,8 @@ bool dp_qp_room(struct dp_qp *q)
 
 static void set_state(struct dp_qp *q, enum dp_qp_state state)
 {
+	/* who posts a signal looks at this alone */
+	q->order.open = 0;
 	/* release: post_send reads the state without the lock, then what was made ready for it */
 	atomic_store_explicit(&q->state, state, memory_order_release);
 }

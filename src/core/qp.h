@@ -26,24 +26,32 @@ static inline struct dp_slot *dp_qp_slot(struct dp_qp *q, uint64_t pos)
 {
 	return &q->slot[pos & q->order.mask];
 }
-/* The rest of a slot is written before it is read: the completion when it is held. */
-static inline void dp_slot_fill(struct dp_slot *s, uint64_t wr_id, uint32_t byte_len, enum ibv_wr_opcode op)
+static inline void dp_slot_name(struct dp_slot *s, uint64_t wr_id, uint32_t byte_len, enum ibv_wr_opcode op)
 {
-	s->qwr = NULL;
 	s->wr_id = wr_id;
 	s->byte_len = byte_len;
 	s->opcode = (uint8_t)op;
+}
+/* The rest of a slot is written before it is read: when it is queued, or its completion is held. */
+static inline void dp_slot_fill(struct dp_slot *s, uint64_t wr_id, uint32_t byte_len, enum ibv_wr_opcode op)
+{
+	dp_slot_name(s, wr_id, byte_len, op);
 	s->posted_ns = 0;
-	s->held_since = 0;
-	s->reported = false;
 }
 /* Room for one more op; with lock held. */
 bool dp_qp_room(struct dp_qp *q);
 
+/* The flags of a lone signal's op that are those of its request. */
+static inline unsigned dp_qp_op_flags(const struct dp_qp *q, unsigned int send_flags)
+{
+	_Static_assert((unsigned)IBV_SEND_FENCE == (unsigned)DP_OP_FENCE, "one bit for both");
+	return (send_flags & (IBV_SEND_FENCE | IBV_SEND_SIGNALED)) | q->sig_all;
+}
 /* Of the op that a request with these send_flags is. */
 static inline unsigned dp_qp_signaled(const struct dp_qp *q, unsigned int send_flags)
 {
-	return q->sq_sig_all || (send_flags & IBV_SEND_SIGNALED) ? DP_OP_SIGNALED : 0;
+	_Static_assert((unsigned)IBV_SEND_SIGNALED == (unsigned)DP_OP_SIGNALED, "one bit for both");
+	return (send_flags & IBV_SEND_SIGNALED) | q->sig_all;
 }
 /*
  * PENDING: records a request that passed natively. False: there is no room, so q cannot bond any more, and completions
@@ -51,11 +59,25 @@ static inline unsigned dp_qp_signaled(const struct dp_qp *q, unsigned int send_f
  */
 bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsigned int send_flags);
 
+/* What dp_qp_rkeys() found may be unlinked; with lock held. */
+static inline void dp_qp_forget_key(struct dp_qp *q)
+{
+	q->known = NULL;
+	q->lone_rkey = UINT64_MAX;
+}
 /* The peer's keys are another's from here on; with lock held. */
 static inline void dp_qp_set_rpd(struct dp_qp *q, struct dp_rpd *rpd)
 {
 	q->rpd = rpd;
-	q->known = NULL;
+	dp_qp_forget_key(q);
+}
+/*
+ * What a WRITE that is no bulk adds to its op's flags, by its key (NULL: not known): within one connection atomics and
+ * SENDs are not bypassed where order is relaxed, WRITEs are.
+ */
+static inline unsigned dp_qp_strong(const struct dp_rkeys *keys)
+{
+	return keys && (keys->flags & DP_RKEY_RELAXED) && dp_cfg.flush == DP_FLUSH_AUTO ? DP_OP_STRONG : 0;
 }
 /*
  * dp_rkey_peek(), which programs mostly ask for the same over and over; with lock held. Whoever takes a key away comes for
@@ -66,16 +88,10 @@ static inline const struct dp_rkeys *dp_qp_rkeys(struct dp_qp *q, uint32_t rkey)
 	if (__builtin_expect(!q->known || q->known_rkey != rkey, 0)) {
 		q->known = q->rpd ? dp_rkey_peek(q->rpd, rkey) : NULL;
 		q->known_rkey = rkey;
+		q->lone_rkey = q->known && !dp_qp_strong(q->known) ? rkey : UINT64_MAX;
+		q->lone_shift = q->known ? q->known->shift : 0;
 	}
 	return q->known;
-}
-/*
- * What a WRITE that is no bulk adds to its op's flags, by its key (NULL: not known): within one connection atomics and
- * SENDs are not bypassed where order is relaxed, WRITEs are.
- */
-static inline unsigned dp_qp_strong(const struct dp_rkeys *keys)
-{
-	return keys && (keys->flags & DP_RKEY_RELAXED) && dp_cfg.flush == DP_FLUSH_AUTO ? DP_OP_STRONG : 0;
 }
 /* dp_plan_cut() into q->cut, which programs mostly ask for the same over and over. Rails with bytes. */
 static inline unsigned dp_qp_cut(struct dp_qp *q, uint64_t raddr, uint64_t len)
@@ -125,12 +141,19 @@ void dp_meter_rtt(struct dp_qp *q, uint64_t ns); /* one was seen */
 /* Is a bulk WR of len bytes, cut so, better whole than waiting for rail 0? */
 bool dp_meter_haste(const struct dp_qp *q, const struct dp_part *part, uint64_t len);
 
-#define TRIP_EVERY 16 /* of so many signals one tells how long a round trip takes: two looks at the clock */
+#define TRIP_EVERY 64 /* one op of so many may tell how long a round trip takes: two looks at the clock */
 
-/* For the slot of the op at pos. */
-static inline uint64_t dp_time_trip(const struct dp_qp *q, uint64_t pos)
+/* May the op at pos? Of others posted_ns means nothing. */
+static inline bool dp_trip_timed(const struct dp_qp *q, uint64_t pos)
 {
-	return q->rtt_ns && pos % TRIP_EVERY ? 0 : dp_now_ns();
+	return __builtin_expect(!(pos % TRIP_EVERY), 0) && dp_meter_needed(q);
+}
+void dp_trip_ended(struct dp_qp *q, const struct dp_slot *s);
+/* Its completion was read. */
+static inline void dp_trip_ends(struct dp_qp *q, uint64_t pos)
+{
+	if (dp_trip_timed(q, pos))
+		dp_trip_ended(q, dp_qp_slot(q, pos));
 }
 
 /* ---- upstream.c */
@@ -210,8 +233,6 @@ void dp_qpex_after_fork(struct dp_qp *q);
 
 /* What post_send does for a QP that is not native; session: wr is what ibv_wr_* collected. No lock held. */
 int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session);
-/* alone.c: the same for one request, wr not NULL and wr->next NULL. */
-int dp_post_one(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session);
 /* A twin took not what it should have taken: q fails. No lock of q held. */
 void dp_qp_sibling_refused(struct dp_qp *q);
 

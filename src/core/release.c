@@ -102,8 +102,7 @@ static int release0(struct dp_qp *q)
 	now = dp_now_ns();
 	for (uint64_t p = first; p < o->post0; p++) {
 		count_wait(q, p, first, now);
-		if (dp_meter_needed(q))
-			dp_qp_slot(q, p)->posted_ns = now;
+		dp_qp_slot(q, p)->posted_ns = now;
 		drop_copy(q, p);
 	}
 	/* a provider may free a slot of its queue a little after giving the completion: try again later */

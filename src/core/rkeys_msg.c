@@ -3,6 +3,7 @@
  * What the owner says about its keys. It is taken in the order in which it comes, asked for or not: push.c says why
  * that is right.
  */
+#include "qp.h"
 #include "rpd.h"
 
 #include <string.h>
@@ -43,7 +44,7 @@ static void barrier_one(struct dp_qp *q, void *arg)
 {
 	(void)arg;
 	dp_take(&q->lock);
-	q->known = NULL; /* what it found may have been unlinked */
+	dp_qp_forget_key(q);
 	dp_drop(&q->lock);
 }
 

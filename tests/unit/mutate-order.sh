@@ -61,7 +61,7 @@ mutate() {
 	esac
 	echo "== $n: $2"
 	same=0
-	for f in order.c order_add.c order_priv.h order_take.h; do
+	for f in order.c order_add.c order_priv.h order_short.h; do
 		sed "$3" "$src/src/core/$f" >"$tmp/$f"
 		cmp -s "$tmp/$f" "$src/src/core/$f" && same=$((same + 1))
 	done
@@ -154,8 +154,8 @@ mutate both "widening loses what stands" "$(fn dp_order_widen 's/rail\[(p & o->m
 
 mutate reference "bulk goes the short way although it may have to wait" "$(fn is_free 's/o->mode == DP_ORDER_RELAXED/true/')"
 mutate reference "the short way of bulk forgets the hulls" "$(fn dp_order_add_free 's/hull_add(&o->hull.*/;/')"
-mutate reference "the short way of a signal forgets it" "$(fn enter_signal 's/ = o->last_signal = / = /')"
-mutate both "the short way gives before the siblings have done" "$(fn dp_order_take 's/if (o->done\[r\] < or\[r\].seq)/if (false)/')"
+mutate reference "the short way of a signal forgets it" "$(fn dp_order_add_lone 's/ = o->last_signal = / = /')"
+mutate both "the short way gives before the siblings have done" "$(fn dp_order_take_if 's/if (o->done\[r\] < or\[r\].seq)/if (false)/')"
 
 [ $ran -gt 0 ] || bad=1
 [ $bad = 0 ] && echo "all caught"

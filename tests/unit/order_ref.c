@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 #include "order_ref.h"
-#include "order_take.h"
+#include "order_short.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -330,12 +330,12 @@ static bool same_range(struct dp_range a, struct dp_range b)
 static bool same_lone(const struct dp_op *a, const struct dp_op_rail *ar, const struct dp_op *b,
 		      const struct dp_op_rail *br, uint32_t nrails)
 {
-	bool same = a->flags == b->flags && a->whole == b->whole;
+	bool same = a->flags == b->flags && a->whole && b->whole && same_range(ar->remote, br->remote);
 
 	for (uint32_t r = 0; r < nrails; r++)
-		same &= same_range(ar[r].remote, br[r].remote) && same_range(ar[r].local, br[r].local) &&
-			ar[r].seq == br[r].seq;
-	return same;
+		same &= ar[r].seq == br[r].seq;
+	/* it has no local range, and nobody looks for one */
+	return same && br->local.lo == br->local.hi && !(a->flags & (DP_OP_READ | DP_OP_ATOMIC));
 }
 
 /* Is d's local range cut as its bytes are? So it is with one SGE. */
@@ -344,6 +344,17 @@ static bool cut_alike(const struct dp_op_desc *d, uint32_t nrails)
 	for (uint32_t r = 0; (d->flags & DP_OP_READ) && r < nrails; r++)
 		if (d->part[r].len && (d->lpart[r].lo != d->local.lo + d->part[r].offset ||
 				       d->lpart[r].hi != d->lpart[r].lo + d->part[r].len))
+			return false;
+	return true;
+}
+
+/* May a signal be entered the short way? */
+static bool may_alone(const struct dp_order *o, bool strong)
+{
+	if (!o->bonded || (o->flush & 1) || o->post0 != o->next || o->posts < o->tail || dp_order_full(o))
+		return false;
+	for (uint32_t r = 1; r < o->nrails; r++)
+		if (!dp_order_reached(o, r, o->planned[r], strong))
 			return false;
 	return true;
 }
@@ -363,11 +374,8 @@ static uint64_t add_short(struct dp_order *o, const struct dp_op_desc *d)
 			return UINT64_MAX;
 		return dp_order_add_free(o, d->flags, d->remote.lo, d->local.lo, d->part);
 	}
-	if ((d->flags & DP_OP_READ) || (o->flush & 1) || o->posts < o->tail)
+	if ((d->flags & DP_OP_READ) || !(may_alone(o, d->flags & DP_OP_STRONG)))
 		return UINT64_MAX;
-	for (uint32_t r = 1; r < o->nrails; r++)
-		if (!dp_order_reached(o, r, o->planned[r], d->flags & DP_OP_STRONG))
-			return UINT64_MAX;
 	return dp_order_add_lone(o, d->flags, d->remote.lo, d->remote.hi);
 }
 
@@ -393,13 +401,14 @@ static void check_short(const struct dp_order *o, const struct dp_op_desc *d)
 	*dp_order_op(o, p) = was;
 	memcpy(dp_order_rail(o, p, 0), rail_was, size);
 	demand(dp_order_add(&b, d) == p, "the short way has another position");
+	a.open = b.open;
 	demand(dp_order_may_post0(&b), "op %lu may not go, but went the short way", (unsigned long)p);
 	dp_order_posted0(&b);
 	if (!op.whole) {
 		demand(dp_order_may_posts(&b) && b.posts == p, "parts of op %lu may not go, but went", (unsigned long)p);
 		dp_order_posteds(&b);
-	} else if (b.posts == p) {
-		b.posts++;
+	} else {
+		demand(!dp_order_may_posts(&b), "op %lu goes the short way before parts of others", (unsigned long)p);
 	}
 	/* what is visible already needs no flush, wanted or not */
 	for (uint32_t r = 0; r < o->nrails; r++)
@@ -413,11 +422,19 @@ static void check_short(const struct dp_order *o, const struct dp_op_desc *d)
 	memcpy(dp_order_rail(o, p, 0), rail_was, size);
 }
 
+/* What was found to be open is open still, whatever was done since; and it is opened whenever it may be. */
+static void check_open(struct world *w)
+{
+	demand(!dp_order_open(&w->o) || may_alone(&w->o, false), "open, but a signal may not go alone");
+	demand(dp_order_alone(&w->o, false) == may_alone(&w->o, false), "a signal may or may not go alone otherwise");
+}
+
 void world_add(struct world *w, unsigned kind)
 {
 	struct dp_op_desc d;
 	uint64_t pos;
 
+	check_open(w);
 	demand(!dp_order_full(&w->o), "full");
 	describe(&w->r.kinds[kind], &d);
 	/* before the group is known nothing is looked at but whether it is signalled */
@@ -449,8 +466,11 @@ static void forget_hulls(struct dp_order *o)
 
 void world_undo(struct world *w, const unsigned *kinds, int n)
 {
-	struct dp_order before = w->o, after;
+	struct dp_order before, after;
 	struct dp_op_desc d;
+
+	check_open(w);
+	before = w->o;
 
 	for (int i = 0; i < n; i++) {
 		uint64_t pos;
@@ -465,6 +485,8 @@ void world_undo(struct world *w, const unsigned *kinds, int n)
 	}
 	for (int i = 0; i < n; i++)
 		dp_order_undo(&w->o);
+	check_open(w);
+	before.open = w->o.open;
 	after = w->o;
 	/* a flush too many does no harm */
 	memcpy(before.want, after.want, sizeof(before.want));
@@ -516,6 +538,22 @@ void world_reset(struct world *w)
 	       "reset left something behind");
 }
 
+/* What dp_order_add_lone() leaves as it was in the record of an op that went whole: anything. */
+static void forget_lone(struct world *w, uint64_t pos)
+{
+	struct dp_op *op = dp_order_op(&w->o, pos);
+	struct dp_op_rail *or = dp_order_rail(&w->o, pos, 0);
+
+	if (!w->o.bonded || !op->whole || (op->flags & (DP_OP_BULK | DP_OP_READ | DP_OP_ATOMIC)))
+		return;
+	for (uint32_t r = 0; r < w->o.nrails; r++) {
+		if (r)
+			or[r].remote = (struct dp_range){ 0, UINT64_MAX };
+		or[r].local = (struct dp_range){ 0, UINT64_MAX };
+		or[r].wait0 = or[r].waits = or[r].last_read = or[r].last_write = UINT64_MAX / 2;
+	}
+}
+
 bool world_post0(struct world *w)
 {
 	demand(w->o.post0 == w->r.posted0, "rail 0 is at op %lu, not %u", (unsigned long)w->o.post0, w->r.posted0);
@@ -523,6 +561,7 @@ bool world_post0(struct world *w)
 		return false;
 	demand(ref_world_only || may_post0(&w->r), "op %u may not go to rail 0 yet", w->r.posted0);
 	dp_order_posted0(&w->o);
+	forget_lone(w, w->r.posted0);
 	w->r.posted0++;
 	return true;
 }
@@ -771,14 +810,16 @@ bool world_flush(struct world *w, uint32_t rail)
 /* The short way to match and deliver an op is as the long one, or declines and changes nothing. */
 static void check_take(const struct dp_order *o)
 {
+	const struct dp_op *op;
 	struct dp_order a, b;
 	uint64_t p;
 
 	/* neither writes to the arrays */
 	memcpy(&a, o, sizeof(a));
 	memcpy(&b, o, sizeof(b));
-	p = dp_order_take(&a);
-	if (p != UINT64_MAX) {
+	p = a.deliver;
+	if (dp_order_take(&a, &op)) {
+		demand(op == dp_order_op(o, p) && a.deliver == p + 1, "op %lu taken, but another given", (unsigned long)p);
 		demand(dp_order_match(&b) == p, "op %lu taken, which is not the one to match", (unsigned long)p);
 		demand(dp_order_deliverable(&b) == p, "op %lu taken, which may not be given", (unsigned long)p);
 		dp_order_delivered(&b);
@@ -790,6 +831,8 @@ bool world_ack(struct world *w, uint32_t rail, unsigned n)
 {
 	struct ref *r = &w->r;
 	unsigned p = r->acked[rail], last = UINT32_MAX;
+
+	check_open(w);
 
 	if (!rail && (r->flush & 1))
 		return ack_unplaced0(w);
@@ -818,6 +861,8 @@ bool world_deliver(struct world *w)
 {
 	struct ref *r = &w->r;
 	uint64_t p = dp_order_deliverable(&w->o);
+
+	check_open(w);
 
 	if (p == UINT64_MAX)
 		return false;

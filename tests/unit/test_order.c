@@ -413,7 +413,7 @@ static void run(const struct scenario *scenario, enum dp_ordering mode)
 		world_init(&s.w, order_kinds, sc->nrails, mode, sc->slots);
 		dp_order_fini(&s.w.o);
 		if (sc->narrow)
-			s.w.o.nrails = 1;
+			s.w.o.nrails = 1, s.w.o.rail_size = sizeof(struct dp_op_rail);
 		if (sc->search)
 			s.w.o.search = sc->search;
 		world_set_flush(&s.w, sc->flush);

@@ -1490,23 +1490,26 @@ END_TEST
 /* Ever new keys, as registrations without end make them: all that live are found, and tables do not pile up. */
 START_TEST(test_map_churn)
 {
-	static const uint64_t live[] = { 1, 16, 64, 101 };
+	static const uint64_t live[] = { 1, 16, 64, 101 }, steps[] = { 1, 7, 256, 384, 4096, 1000003 };
+	size_t nlive = sizeof(live) / sizeof(live[0]);
 
-	for (size_t n = 0; n < sizeof(live) / sizeof(live[0]); n++) {
+	for (size_t i = 0; i < nlive * sizeof(steps) / sizeof(steps[0]); i++) {
+		size_t n = i % nlive;
+		uint64_t step = steps[i / nlive];
 		struct dp_hmap m;
 		unsigned tables = 0;
 
 		dp_hmap_init(&m);
-		for (uint64_t k = 0; k < 200000; k++) {
-			ck_assert_int_eq(dp_hmap_put(&m, k * 256 + n, mem + k % 1000), 0);
+		for (uint64_t k = 0; k < 60000; k++) {
+			ck_assert_int_eq(dp_hmap_put(&m, k * step + n, mem + k % 1000), 0);
 			if (k < live[n])
 				continue;
-			ck_assert_ptr_eq(dp_hmap_del(&m, (k - live[n]) * 256 + n), mem + (k - live[n]) % 1000);
-			ck_assert_ptr_null(dp_hmap_get(&m, (k - live[n]) * 256 + n));
+			ck_assert_ptr_eq(dp_hmap_del(&m, (k - live[n]) * step + n), mem + (k - live[n]) % 1000);
+			ck_assert_ptr_null(dp_hmap_get(&m, (k - live[n]) * step + n));
 			if (k % 97)
 				continue;
-			for (uint64_t i = k - live[n] + 1; i <= k; i++)
-				ck_assert_ptr_eq(dp_hmap_get(&m, i * 256 + n), mem + i % 1000);
+			for (uint64_t o = k - live[n] + 1; o <= k; o++)
+				ck_assert_ptr_eq(dp_hmap_get(&m, o * step + n), mem + o % 1000);
 		}
 		for (const struct dp_htab *t = atomic_load(&m.tab); t; t = t->retired)
 			tables++;
