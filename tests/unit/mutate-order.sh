@@ -104,8 +104,8 @@ fn() { # NAME SED: SED within the function NAME
 
 mutate core "a signal is released one fragment early" \
 	"$(fn dp_order_may_post0 's/or\[r\].wait0, strong/or[r].wait0 - !!or[r].wait0, strong/')"
-mutate core "siblings are not flushed" "$(fn after_done 's/if (o->visible\[rail\] >= /if (rail || o->visible[rail] >= /')"
-mutate core "rail 0 is not flushed" "$(fn after_done 's/if (o->visible\[rail\] >= /if (!rail || o->visible[rail] >= /')"
+mutate core "siblings are not flushed" "$(fn after_done 's/ && o->visible\[rail\] >= / \&\& rail || o->visible[rail] >= /')"
+mutate core "rail 0 is not flushed" "$(fn after_done 's/ && o->visible\[rail\] >= / \&\& !rail || o->visible[rail] >= /')"
 mutate core "rail 0 is posted out of order" "$(fn dp_order_posted0 's/o->post0++/o->post0 += 1 + (o->post0 + 1 < o->next)/')"
 mutate core "what is beyond the search is not waited for" \
 	'/o->next - p > o->search/,/break/ s/wait\[e\] = er->seq;/;/'
@@ -133,7 +133,7 @@ mutate both "undo does not rewind the siblings" "$(fn dp_order_undo 's/o->posts 
 mutate reference "bonding forgets what is outstanding" \
 	"$(fn dp_order_bond 's/o->last_signal = o->last_all = o->next;/;/')"
 mutate both "bonding forgets outstanding READs" "$(fn dp_order_bond 's/o->last_read\[0\] = o->next;/;/')"
-mutate both "signals drain nothing" "$(fn dp_order_add 's/memcpy(w.rail0, o->planned/memcpy(w.rail0, o->done/')"
+mutate both "signals drain nothing" "$(fn add_signal 's/o->planned\[r\] & wait/o->done[r] \& wait/')"
 mutate both "sibling parts do not wait for rail 0" \
 	"$(fn dp_order_may_posts 's/for (uint32_t r = 0;/for (uint32_t r = 1;/')"
 mutate both "the hulls leave out local ranges" "$(fn enter 's/hull_add(&o->lhull.*/;/')"
@@ -156,6 +156,9 @@ mutate reference "bulk goes the short way although it may have to wait" "$(fn is
 mutate reference "the short way of bulk forgets the hulls" "$(fn dp_order_add_free 's/hull_add(&o->hull.*/;/')"
 mutate reference "the short way of a signal forgets it" "$(fn dp_order_add_lone 's/ = o->last_signal = / = /')"
 mutate both "the short way gives before the siblings have done" "$(fn dp_order_take_if 's/if (o->done\[r\] < or\[r\].seq)/if (false)/')"
+mutate reference "a signal goes alone although bulk went the short way" "$(fn dp_order_add_free 's/o->open = 0;/;/')"
+mutate reference "a signal goes alone although something was entered" "$(fn dp_order_add 's/o->open = 0;/;/')"
+mutate reference "a signal goes alone although siblings are not done" "$(fn dp_order_alone 's/if (!dp_order_reached(.*/if (false)/')"
 
 [ $ran -gt 0 ] || bad=1
 [ $bad = 0 ] && echo "all caught"

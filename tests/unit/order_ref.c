@@ -401,6 +401,7 @@ static void check_short(const struct dp_order *o, const struct dp_op_desc *d)
 	*dp_order_op(o, p) = was;
 	memcpy(dp_order_rail(o, p, 0), rail_was, size);
 	demand(dp_order_add(&b, d) == p, "the short way has another position");
+	demand(!dp_order_open(&a) || may_alone(&a, false), "the short way of op %lu leaves it open", (unsigned long)p);
 	a.open = b.open;
 	demand(dp_order_may_post0(&b), "op %lu may not go, but went the short way", (unsigned long)p);
 	dp_order_posted0(&b);
