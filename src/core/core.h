@@ -438,7 +438,7 @@ struct dp_slot {
 	uint8_t opcode;	    /* enum ibv_wr_opcode */
 	bool reported;	    /* stuck.c; unset when it begins to wait */
 	struct dp_qwr *qwr; /* while some part waits; NULL else, also where there is no op */
-	uint64_t posted_ns; /* on rail 0, where dp_trip_timed(); 0: it is not measured */
+	uint64_t posted_ns; /* on rail 0, where the round trip is measured; 0: it is not. dp_trip_ends() */
 	/* while its completion is held: */
 	struct ibv_wc wc;   /* rail 0's */
 	uint64_t ts, wall_ns; /* as in dp_wc_more: of a sender's nothing else is told */

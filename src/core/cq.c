@@ -466,7 +466,7 @@ static inline __attribute__((always_inline)) bool give_at_once(struct dp_cq *cq,
 	pos = q->order.deliver - 1;
 	if (!op->whole && dp_qp_slot(q, pos)->opcode == IBV_WR_RDMA_READ)
 		wc->byte_len = dp_qp_slot(q, pos)->byte_len;
-	dp_trip_ends(q, pos);
+	dp_trip_ends(q, pos, q->order.open);
 	/* siblings' are told of when they complete */
 	if (dp_meter_needed(q) && dp_meter_of_note(q, 0))
 		dp_meter_update(q);
@@ -531,7 +531,7 @@ __attribute__((noinline)) static bool intake(struct dp_cq *cq, struct ibv_wc *wc
 		dp_count(&dp_counters.held, 1);
 		give = false;
 	}
-	dp_trip_ends(q, pos);
+	dp_trip_ends(q, pos, false);
 	dp_cq_go_on(cq, q);
 out:
 	dp_drop(&q->lock);

@@ -141,18 +141,21 @@ void dp_meter_rtt(struct dp_qp *q, uint64_t ns); /* one was seen */
 /* Is a bulk WR of len bytes, cut so, better whole than waiting for rail 0? */
 bool dp_meter_haste(const struct dp_qp *q, const struct dp_part *part, uint64_t len);
 
-#define TRIP_EVERY 64 /* one op of so many may tell how long a round trip takes: two looks at the clock */
+#define TRIP_EVERY 64 /* of so many signals posted at once one tells how long a round trip takes: two looks at the clock */
 
-/* May the op at pos? Of others posted_ns means nothing. */
+/* Is the one at pos timed? What waited is in any case. */
 static inline bool dp_trip_timed(const struct dp_qp *q, uint64_t pos)
 {
 	return __builtin_expect(!(pos % TRIP_EVERY), 0) && dp_meter_needed(q);
 }
 void dp_trip_ended(struct dp_qp *q, const struct dp_slot *s);
-/* Its completion was read. */
-static inline void dp_trip_ends(struct dp_qp *q, uint64_t pos)
+/*
+ * The completion of the op at pos was read. lone: it is one of which no more is written than dp_slot_name() does, but at
+ * positions that are timed. A time of an op before it in its slot would be a longer one, which means nothing.
+ */
+static inline void dp_trip_ends(struct dp_qp *q, uint64_t pos, bool lone)
 {
-	if (dp_trip_timed(q, pos))
+	if (lone ? dp_trip_timed(q, pos) : dp_meter_needed(q))
 		dp_trip_ended(q, dp_qp_slot(q, pos));
 }
 
