@@ -115,7 +115,6 @@ static int prepare_rails(struct dp_bond *b)
 		atomic_store_explicit(&rail->flow->rail, r, memory_order_relaxed);
 	}
 	q->flow0 = q->rail[0].flow;
-	q->spread_min = dp_cfg.spread_min;
 	dp_qp_set_rpd(q, b->rpd ? b->rpd : dp_rpd_get(b->peer, b->peer_pd));
 	b->rpd = NULL;
 	return q->rpd ? 0 : -ENOMEM;

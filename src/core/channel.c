@@ -598,17 +598,31 @@ static bool any_pulled(struct dp_channel *ch)
 	return any;
 }
 
-/* Waits until there may be an event. cancel: as the program has it. 0 or -errno, -EAGAIN: one that was taken back is due. */
-static int wait_event(struct dp_channel *ch, int fd, int cancel)
+/* Until one that was taken back is due, in ms; -1: there is none. until: when that is; 0: it is set. */
+static int pulled_in(struct dp_channel *ch, uint64_t *until)
+{
+	uint64_t now;
+
+	if (!any_pulled(ch))
+		return -1;
+	now = dp_now_ns();
+	/* once: signals that come meanwhile do not begin it anew */
+	if (!*until)
+		*until = now + PULLED_MS * UINT64_C(1000000);
+	return *until > now ? (int)((*until - now + 999999) / 1000000) : 0;
+}
+
+/* Waits, `left` ms at most, until there may be an event. cancel: as the program has it. 0 or -errno, -EAGAIN: one that was taken back is due. */
+static int wait_event(struct dp_channel *ch, int fd, int cancel, int left)
 {
 	/* the real one, too, if it is not behind the other: that is shorter than by way of the thread that watches it */
 	struct pollfd p[] = { { .fd = fd, .events = POLLIN }, { .fd = ch->real_fd, .events = POLLIN } };
 	nfds_t n = atomic_load_explicit(&ch->watched, memory_order_relaxed) ? 2 : 1;
-	int err, got, ms = any_pulled(ch) ? PULLED_MS : -1;
+	int err, got;
 
 	pthread_cleanup_push(cancelled, ch);
 	pthread_setcancelstate(cancel, NULL);
-	got = poll(p, n, ms);
+	got = poll(p, n, left);
 	err = got < 0 ? errno : 0;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	pthread_cleanup_pop(0);
@@ -623,6 +637,7 @@ int dp_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void *
 {
 	struct dp_channel *ch = hold(channel);
 	int ret, cancel, saved = errno;
+	uint64_t until = 0;
 
 	if (!ch)
 		return real_of(channel->context)->get_cq_event(channel, cq, cq_context);
@@ -635,12 +650,14 @@ int dp_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void *
 			ret = -errno;
 		if (flags < 0 || flags & O_NONBLOCK)
 			break;
-		ret = wait_event(ch, channel->fd, cancel);
+		ret = wait_event(ch, channel->fd, cancel, pulled_in(ch, &until));
 		if (ret == -EAGAIN && take_pulled(ch, cq, cq_context)) {
 			ret = 0;
 			break;
 		}
-		if (ret && ret != -EAGAIN)
+		if (ret == -EAGAIN)
+			until = 0; /* if there is another, it waits as long */
+		else if (ret)
 			break;
 	}
 	put(ch);

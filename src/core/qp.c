@@ -124,6 +124,7 @@ static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct
 	q->rcq = rcq ? dp_cq_find(rcq) : NULL;
 	q->post_send = c->ops.post_send;
 	q->cap = *cap;
+	q->spread_min = dp_cfg.spread_min;
 	q->sig_all = sq_sig_all ? DP_OP_SIGNALED : 0;
 	atomic_init(&q->refs, 1);
 	dp_lock_init(&q->ctl);

@@ -85,7 +85,7 @@ void *dp_serve_dlsym(void *handle, const char *name)
 {
 	void *p = dp_real_dlsym()(handle, name);
 
-	if (p && dp_only_ours(name, NULL))
+	if (p && dp_is_ours(p) && dp_only_ours(name, NULL))
 		p = dp_real_dlsym()(RTLD_NEXT, name);
 	return hook_for(p, name, __builtin_return_address(0));
 }
@@ -94,7 +94,7 @@ void *dp_serve_dlvsym(void *handle, const char *name, const char *version)
 {
 	void *p = dp_real_dlvsym()(handle, name, version);
 
-	if (p && dp_only_ours(name, version))
+	if (p && dp_is_ours(p) && dp_only_ours(name, version))
 		p = dp_real_dlvsym()(RTLD_NEXT, name, version);
 	return hook_for(p, name, __builtin_return_address(0));
 }

@@ -17,6 +17,7 @@ typedef void *(*dp_dlvsym_fn)(void *handle, const char *name, const char *versio
 dp_dlsym_fn dp_real_dlsym(void);
 dp_dlvsym_fn dp_real_dlvsym(void);
 
+bool dp_is_ours(const void *p); /* is it in this object? */
 /* Only this object has it: without us, nobody would find it. version may be NULL: the default one. */
 bool dp_only_ours(const char *name, const char *version);
 

@@ -205,6 +205,32 @@ static bool absent(const char *name, const char *version)
 	return ok;
 }
 
+static void is_bare(void *f, const char *how)
+{
+	CHECK(f && ((int (*)(void))f)() == 7, "%s does not find the one that is there", how);
+}
+
+/* An object without versions has a verb's name: the C library takes it for any version. */
+static void bare(const char *path)
+{
+	void *h = must_open(path, RTLD_NOW | RTLD_GLOBAL);
+
+	is_bare(dlsym(h, "ibv_alloc_pd"), "dlsym");
+	is_bare(dlvsym(h, "ibv_alloc_pd", "IBVERBS_1.1"), "dlvsym");
+	is_bare(dlsym(RTLD_DEFAULT, "ibv_alloc_pd"), "dlsym of RTLD_DEFAULT");
+	is_bare(dlvsym(RTLD_DEFAULT, "ibv_alloc_pd", "IBVERBS_1.1"), "dlvsym of RTLD_DEFAULT");
+}
+
+/* In another namespace there is no object of ours. */
+static void namespace(const char *path)
+{
+	void *h = dlmopen(LM_ID_NEWLM, path, RTLD_NOW);
+
+	CHECK(h, "dlmopen: %s", h ? "" : dlerror());
+	is_bare(dlsym(h, "ibv_alloc_pd"), "dlsym");
+	is_bare(dlvsym(h, "ibv_alloc_pd", "IBVERBS_1.1"), "dlvsym");
+}
+
 static void versions(const char *path)
 {
 	/* nobody has a verb yet, whatever the stub exports */
@@ -506,6 +532,10 @@ int main(int argc, char **argv)
 		plugin(a, b);
 	else if (!strcmp(mode, "plugin-deepbind"))
 		deep_plugin(a);
+	else if (!strcmp(mode, "bare"))
+		bare(a);
+	else if (!strcmp(mode, "namespace"))
+		namespace(a);
 	else if (!strcmp(mode, "versions"))
 		versions(a);
 	else if (!strcmp(mode, "older"))

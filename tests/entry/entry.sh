@@ -65,6 +65,8 @@ run "dlsym(handle), RTLD_GLOBAL" "" "$t/client" dlsym-global "$ibv"
 run "dlsym(handle), a copy under another name" "" "$t/client" dlsym "$wheel"
 run "dlvsym(handle)" "" "$t/client" dlvsym "$ibv"
 run "IBVERBS_1.0 and unknown versions are not served" "" "$t/client" versions "$ibv"
+run "an object without versions" "" "$t/client" bare "$t/bare.so"
+run "an object without versions, preloaded before" "" LD_PRELOAD="$runtime$t/bare.so:$stub" "$t/client" bare "$t/bare.so"
 run "two copies, RTLD_LOCAL" "" "$t/client" two "$ibv" "$wheel"
 run "two copies, RTLD_GLOBAL" "" "$t/client" two-global "$wheel" "$ibv"
 run "RUNPATH copy behind a plugin" "" "$t/client" plugin "$t/plugin.so"
@@ -140,6 +142,7 @@ binds() # name, program, verb: the program's verb is ours
 }
 
 if [ $sanitizer = no ]; then
+	run "another namespace" "" "$t/client" namespace "$t/bare.so"
 	run "dlsym(handle), RTLD_DEEPBIND" "" "$t/client" dlsym-deepbind "$ibv"
 	run "dlvsym(handle), RTLD_DEEPBIND" "" "$t/client" dlvsym-deepbind "$wheel"
 	run "a plugin that is linked, RTLD_DEEPBIND: said once" \

@@ -105,6 +105,7 @@ static struct dp_qp *bonded(unsigned i)
 
 	qp[i] = (struct ibv_qp){ .context = &program.context, .qp_num = 0x11 + i };
 	p = fake_qp(&qp[i], cq, (struct ibv_qp_cap){ .max_send_wr = DEPTH, .max_send_sge = 2, .max_inline_data = 64 });
+	atomic_store(&p->refs, 1);
 	ck_assert_int_eq(dp_hmap_put(&dp_qps, (uintptr_t)&qp[i], p), 0);
 	p->post_send = f_post;
 	ck_assert_int_eq(dp_qp_track(p), 0);
@@ -484,10 +485,10 @@ START_TEST(barrier_forgets)
 	ck_assert_ptr_null(dp_qp_rkeys(q[0], 8));
 	q[0]->known = &keys;
 	q[0]->known_rkey = 9;
-	atomic_store(&q[0]->refs, 1);
-	ck_assert_int_eq(dp_hmap_put(&dp_qps, (uintptr_t)&qp[0], q[0]), 0);
+	q[0]->lone_rkey = 9;
 	dp_key_barrier();
 	ck_assert_ptr_null(q[0]->known);
+	ck_assert_uint_eq(q[0]->lone_rkey, UINT64_MAX);
 }
 END_TEST
 

@@ -479,6 +479,10 @@ START_TEST(refused)
 	dp_arm_kernel(&a.rec, before);
 	ck_assert_int_eq(a.arms, 1);
 	expect(ch, NULL);
+	/* also if it came while the provider was about to refuse */
+	a.arms = 0;
+	dp_arm_kernel(&a.rec, before + 1);
+	ck_assert_int_eq(a.arms, 1);
 	/* and if it cannot, rather an event too early than none */
 	req_notify_ret = EINVAL;
 	kernel_event(&a);
