@@ -49,7 +49,8 @@ clear.sh
 delay.sh 1 5ms
 good load-dlsym strict --load dlsym
 good load-dlvsym strict --load dlvsym
-good load-absolute strict --load dlsym --lib "$(readlink -f /usr/lib/*/libibverbs.so.1)"
+# the one that is in use: with LAB_CORE not the system's
+good load-absolute strict --load dlsym --lib "$(readlink -f "$(ldd "$client" | awk '$1 == "libibverbs.so.1" { print $3 }')")"
 mkdir -p /tmp/copy
 cp "$client-runpath" "$client-dl" /tmp/copy/
 "$LAB_TREE/tests/clients/verbs-copies.sh" /tmp/copy
