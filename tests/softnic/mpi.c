@@ -38,7 +38,7 @@ int main(int argc, char **argv)
 	if (!a || ranks < 2)
 		MPI_Abort(MPI_COMM_WORLD, 1);
 	for (int n = 8; n <= max; n *= 8 - 4 * (n >= max / 4))
-		for (int round = 0; round < 5; round++) {
+		for (int round = 0; round < 10; round++) {
 			for (int i = 0; i < n; i++)
 				a[i] = byte(rank, round, i);
 			MPI_Sendrecv(a, n, MPI_BYTE, next, round, b, n, MPI_BYTE, prev, round, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
