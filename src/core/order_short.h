@@ -22,7 +22,7 @@ static inline __attribute__((always_inline)) uint64_t dp_order_add_lone(struct d
 	or->remote.lo = lo;
 	or->remote.hi = hi;
 	or->seq = pos + 1;
-	or[1].seq = o->planned[1]; /* there are two rails at least while it is bonded */
+	or[1].seq = o->planned[1]; /* dp_order_alone() says no where there is no sibling */
 	/* nobody wants a flush for it: all that could be asked to be visible is */
 	o->planned[0] = o->next = o->post0 = o->last_signal = pos + 1;
 	/* all parts on siblings are complete: there is nothing to be posted before it either */

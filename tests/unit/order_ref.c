@@ -351,7 +351,7 @@ static bool cut_alike(const struct dp_op_desc *d, uint32_t nrails)
 /* May a signal be entered the short way? */
 static bool may_alone(const struct dp_order *o, bool strong)
 {
-	if (!o->bonded || (o->flush & 1) || o->post0 != o->next || o->posts < o->tail || dp_order_full(o))
+	if (!o->bonded || o->nrails < 2 || (o->flush & 1) || o->post0 != o->next || o->posts < o->tail || dp_order_full(o))
 		return false;
 	for (uint32_t r = 1; r < o->nrails; r++)
 		if (!dp_order_reached(o, r, o->planned[r], strong))
