@@ -124,7 +124,8 @@ static void gone(struct dp_pd *p)
 		dp_scratch_drop(p, true);
 		drop_twins(p);
 	}
-	atomic_fetch_sub_explicit(&p->c->refs, 1, memory_order_relaxed);
+	/* release: whoever finds that it was the last frees the context after what was done here */
+	atomic_fetch_sub_explicit(&p->c->refs, 1, memory_order_release);
 }
 
 void dp_pd_use(struct dp_pd *pd)
