@@ -286,14 +286,3 @@ void check_filled(const uint8_t *p, uint32_t n, uint32_t seed)
 		if (p[i] != byte_at(i, seed))
 			ck_abort_msg("byte %u of %u is %u, not %u", i, n, p[i], byte_at(i, seed));
 }
-
-int run_suite(Suite *s)
-{
-	SRunner *r = srunner_create(s);
-	int failed;
-
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}

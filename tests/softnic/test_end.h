@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "../unit/run.h"
+
 #define LEN (1u << 20)
 
 struct end {
@@ -86,8 +88,5 @@ void want_none(struct end *e, int ms);
 
 void fill(uint8_t *p, uint32_t n, uint32_t seed);
 void check_filled(const uint8_t *p, uint32_t n, uint32_t seed);
-
-/* Runs s and frees it; main()'s result. */
-int run_suite(Suite *s);
 
 #endif

@@ -152,23 +152,6 @@ static struct ibv_mr *f_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void 
 	return make(pd, (struct dp_mr_how){ DP_MR_UNKNOWN, addr, length, 0, 0, -1, (unsigned int)access, NULL, buf });
 }
 
-static int f_dereg_mr(struct ibv_mr *mr)
-{
-	struct fake_dev *d = dev_of(mr->context);
-
-	if (d->busy)
-		return d->busy;
-	if (fake_in_dereg)
-		fake_in_dereg(mr);
-	pthread_mutex_lock(&dev_lock);
-	fake_locked -= mr->length;
-	d->by_key[mr->rkey - d->base] = NULL;
-	d->nmr--;
-	pthread_mutex_unlock(&dev_lock);
-	free(mr);
-	return 0;
-}
-
 static void f_unimport_mr(struct ibv_mr *mr)
 {
 	struct fake_dev *d = dev_of(mr->context);
@@ -179,6 +162,18 @@ static void f_unimport_mr(struct ibv_mr *mr)
 	d->nmr--;
 	pthread_mutex_unlock(&dev_lock);
 	free(mr);
+}
+
+static int f_dereg_mr(struct ibv_mr *mr)
+{
+	struct fake_dev *d = dev_of(mr->context);
+
+	if (d->busy)
+		return d->busy;
+	if (fake_in_dereg)
+		fake_in_dereg(mr);
+	f_unimport_mr(mr);
+	return 0;
 }
 
 /* Keeps the key, as a provider may. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
-/* How the unit tests end. */
+/* How the unit tests and softnic's own end. */
 #ifndef DUALPORT_TESTS_RUN_H
 #define DUALPORT_TESTS_RUN_H
 
