@@ -3,7 +3,7 @@
  * The short way of the most frequent request of all: one signal, alone in its list, on a QP with nothing queued and
  * nothing under way on the siblings. It goes to the provider as the program wrote it: no copy, no chain. Such are all
  * signals of a program that waits for its data before it signals, or that has no data. Bulk alone in its list goes on to
- * bulk.c; post.c does what is not done here.
+ * bulk.c; post.c does what is not done here. post_send and the end of an ibv_wr_* session begin here, since they choose.
  */
 #include "qp.h"
 #include "order_short.h"
@@ -71,7 +71,6 @@ __attribute__((noinline)) static int post_closer(struct dp_qp *q, struct ibv_sen
 
 	if (!held)
 		dp_take(&q->lock);
-
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED)
 		done = look_and_post(q, wr, bad, len, &ret);
 	dp_drop(&q->lock);

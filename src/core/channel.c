@@ -612,7 +612,10 @@ static int pulled_in(struct dp_channel *ch, uint64_t *until)
 	return *until > now ? (int)((*until - now + 999999) / 1000000) : 0;
 }
 
-/* Waits, `left` ms at most, until there may be an event. cancel: as the program has it. 0 or -errno, -EAGAIN: one that was taken back is due. */
+/*
+ * Waits, `left` ms at most, until there may be an event. cancel: as the program has it. 0 or -errno, -EAGAIN: one that was
+ * taken back is due.
+ */
 static int wait_event(struct dp_channel *ch, int fd, int cancel, int left)
 {
 	/* the real one, too, if it is not behind the other: that is shorter than by way of the thread that watches it */

@@ -627,13 +627,18 @@ static inline void poll_begin(struct dp_cq *cq)
 		}
 }
 
+static inline void poll_leave(struct dp_cq *cq, struct dp_wc_more *more)
+{
+	if (more)
+		*more = cq->more;
+	dp_drop(&cq->lock);
+}
+
 static inline void poll_end(struct dp_cq *cq, struct dp_wc_more *more)
 {
 	if (__builtin_expect(dp_cq_armed_old(cq), 0))
 		dp_arm_polled(cq);
-	if (more)
-		*more = cq->more;
-	dp_drop(&cq->lock);
+	poll_leave(cq, more);
 }
 
 /* Between poll_begin() and poll_end(). */
@@ -702,9 +707,7 @@ static inline __attribute__((always_inline)) int poll_one(struct dp_cq *cq, stru
 		return poll_rest(cq, wc, more);
 	if (__builtin_expect(atomic_load_explicit(&cq->armed, memory_order_relaxed) != DP_ARM_NONE, 0))
 		given_armed(cq, wc);
-	if (more)
-		*more = cq->more;
-	dp_drop(&cq->lock);
+	poll_leave(cq, more);
 	return 1;
 }
 

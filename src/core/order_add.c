@@ -219,18 +219,16 @@ static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
 	op->before.signaled = o->last_signaled;
 	op->before.all = o->last_all;
 	o->planned[0] = o->next = o->last_signal = pos + 1;
-	for (uint32_t r = 0, nr = o->nrails; r < nr; r++, or++) {
-		or->seq = o->planned[r];
-		or->wait0 = r ? o->planned[r] & wait : 0;
-		or->waits = 0;
-		or->last_read = o->last_read[r];
-		or->last_write = o->last_write[r];
-		or->remote = or->local = (struct dp_range){ 0, 0 };
-		if (r)
-			continue;
-		or->remote = d->remote;
-		or->local = d->local;
+	for (uint32_t r = 0, nr = o->nrails; r < nr; r++) {
+		or[r].seq = o->planned[r];
+		or[r].wait0 = r ? o->planned[r] & wait : 0;
+		or[r].waits = 0;
+		or[r].last_read = o->last_read[r];
+		or[r].last_write = o->last_write[r];
+		or[r].remote = or[r].local = (struct dp_range){ 0, 0 };
 	}
+	or->remote = d->remote;
+	or->local = d->local;
 	hull_add(&o->hull[0], d->remote);
 	hull_add(&o->lhull[0], d->local);
 	o->bytes[0] += size_of(d->remote);

@@ -41,17 +41,17 @@ static inline void dp_slot_fill(struct dp_slot *s, uint64_t wr_id, uint32_t byte
 /* Room for one more op; with lock held. */
 bool dp_qp_room(struct dp_qp *q);
 
-/* The flags of a lone signal's op that are those of its request. */
-static inline unsigned dp_qp_op_flags(const struct dp_qp *q, unsigned int send_flags)
-{
-	_Static_assert((unsigned)IBV_SEND_FENCE == (unsigned)DP_OP_FENCE, "one bit for both");
-	return (send_flags & (IBV_SEND_FENCE | IBV_SEND_SIGNALED)) | q->sig_all;
-}
 /* Of the op that a request with these send_flags is. */
 static inline unsigned dp_qp_signaled(const struct dp_qp *q, unsigned int send_flags)
 {
 	_Static_assert((unsigned)IBV_SEND_SIGNALED == (unsigned)DP_OP_SIGNALED, "one bit for both");
 	return (send_flags & IBV_SEND_SIGNALED) | q->sig_all;
+}
+/* The same, and whether it is fenced. */
+static inline unsigned dp_qp_op_flags(const struct dp_qp *q, unsigned int send_flags)
+{
+	_Static_assert((unsigned)IBV_SEND_FENCE == (unsigned)DP_OP_FENCE, "one bit for both");
+	return dp_qp_signaled(q, send_flags) | (send_flags & IBV_SEND_FENCE);
 }
 /*
  * PENDING: records a request that passed natively. False: there is no room, so q cannot bond any more, and completions

@@ -120,18 +120,9 @@ static bool defines(const struct dp_elf *elf, void *arg)
 
 bool dp_is_ours(const void *p)
 {
-	static _Atomic(uintptr_t) lo, hi;
-	struct dp_elf self;
+	struct dp_elf elf;
 
-	if (!atomic_load_explicit(&hi, memory_order_acquire)) {
-		if (!dp_elf_of(&copies, &self))
-			return false;
-		atomic_store_explicit(&lo, self.lo, memory_order_relaxed);
-		/* release: lo is there when hi is */
-		atomic_store_explicit(&hi, self.hi, memory_order_release);
-	}
-	return (uintptr_t)p >= atomic_load_explicit(&lo, memory_order_relaxed) &&
-	       (uintptr_t)p < atomic_load_explicit(&hi, memory_order_relaxed);
+	return dp_elf_of(p, &elf) && is_self(&elf);
 }
 
 bool dp_only_ours(const char *name, const char *version)
