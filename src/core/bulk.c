@@ -52,6 +52,9 @@ static inline __attribute__((always_inline)) bool enter(struct dp_qp *q, const s
 	if (!o->bonded || o->flush || o->post0 != o->next || o->posts != o->next || len < q->policy.split_min ||
 	    dp_order_full(o) || !q->cap.max_send_sge)
 		return false;
+	/* the provider has room for it that the program has not: post.c refuses it */
+	if (__builtin_expect(dp_order_may_hold(o) && o->next - o->deliver >= q->cap.max_send_wr, 0))
+		return false;
 	b->bytes_on = dp_qp_cut(q, remote, len);
 	b->part = q->cut.part;
 	/* all on rail 0: no parts */

@@ -230,6 +230,7 @@ uint64_t dp_order_match(struct dp_order *o)
 	if (o->match == o->post0)
 		return UINT64_MAX;
 	o->match++;
+	o->open = 0; /* unless it is given at once, it is held */
 	dp_order_done(o, 0, o->match);
 	return o->match - 1;
 }

@@ -84,7 +84,7 @@ struct dp_order {
 	bool bonded; /* false: nothing may go to siblings (before the switch, after un-bonding) */
 	/*
 	 * As dp_order_alone() found: ops before this position may be entered by dp_order_add_lone(), if nothing else is. Not 0:
-	 * no rail is in `flush`, nothing is queued, and all that siblings have is complete.
+	 * no rail is in `flush`, nothing is queued or held, and all that siblings have is complete.
 	 */
 	uint64_t open;
 
@@ -236,6 +236,11 @@ static inline bool dp_order_reached(const struct dp_order *o, uint32_t rail, uin
 	bool visible = (o->flush >> rail & 1) || (rail && strong);
 
 	return (visible ? o->visible[rail] : o->done[rail]) >= n;
+}
+/* Is there perhaps a completion that rail 0 gave and the program has not got? dp_order_held() says it for certain. */
+static inline bool dp_order_may_hold(const struct dp_order *o)
+{
+	return o->match != o->deliver;
 }
 static inline bool dp_order_queued(const struct dp_order *o)
 {

@@ -255,7 +255,8 @@ void dp_order_seqs(const struct dp_order *o, struct dp_op_rail *or)
 bool dp_order_alone(struct dp_order *o, bool strong)
 {
 	/* dp_order_add_lone() wants a sibling's place in the record */
-	if (!o->bonded || o->nrails < 2 || (o->flush & 1) || o->post0 != o->next || o->posts < o->tail || dp_order_full(o))
+	if (!o->bonded || o->nrails < 2 || (o->flush & 1) || o->post0 != o->next || o->posts < o->tail || dp_order_full(o) ||
+	    dp_order_may_hold(o))
 		return false;
 	for (uint32_t r = 1; r < o->nrails; r++)
 		if (!dp_order_reached(o, r, o->planned[r], strong))

@@ -383,8 +383,11 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	go0 = o->post0 == pos && dp_order_may_post0(o);
 	gos = dp_order_may_posts(o); /* passes over ops without sibling parts, so it comes before the comparison */
 	gos = op->whole || (gos && o->posts == pos);
-	/* the depth as the program knows it: what it was not told of still fills its send queue */
-	if (!go0 && pos - o->deliver >= q->cap.max_send_wr) {
+	/*
+	 * The depth as the program knows it: what it was not told of still fills its send queue. Where nothing is held the
+	 * provider knows it, too, and may have more room than it says.
+	 */
+	if ((!go0 || dp_order_held(o) != UINT64_MAX) && pos - o->deliver >= q->cap.max_send_wr) {
 		dp_order_undo(o);
 		return ENOMEM;
 	}

@@ -159,6 +159,7 @@ mutate both "the short way gives before the siblings have done" "$(fn dp_order_t
 mutate reference "a signal goes alone although bulk went the short way" "$(fn dp_order_add_free 's/o->open = 0;/;/')"
 mutate reference "a signal goes alone although something was entered" "$(fn dp_order_add 's/o->open = 0;/;/')"
 mutate reference "a signal goes alone although siblings are not done" "$(fn dp_order_alone 's/if (!dp_order_reached(.*/if (false)/')"
+mutate reference "a signal goes alone although a completion is held" "$(fn dp_order_match 's/o->open = 0;/;/')"
 
 [ $ran -gt 0 ] || bad=1
 [ $bad = 0 ] && echo "all caught"

@@ -474,6 +474,38 @@ START_TEST(bulk_short)
 }
 END_TEST
 
+/*
+ * A completion that is held has left room in the provider's queue, which the program has not got: it is refused at its own
+ * depth, by bulk that could go the short way (0) as by signals (1).
+ */
+START_TEST(depth_while_held)
+{
+	static char mem[16384];
+	struct ibv_sge s = { (uintptr_t)mem, sizeof(mem), 7 };
+	struct ibv_send_wr *bad, wr = { .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+					.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { 1 << 20, 9 } };
+	struct ibv_wc wc;
+	unsigned n = 1;
+
+	bulk_setup(DP_ORDER_SIGNAL);
+	q[0]->rail[1].sq_size = 2 * DEPTH;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	ck_assert_uint_eq(q[0]->rail[1].posted, 1);
+	cqe = (struct ibv_wc){ .qp_num = qp[0].qp_num };
+	have_cqe = true;
+	ck_assert_int_eq(dp_poll_cq(cq->cq, 1, &wc), 0);
+	if (_i) {
+		dp_order_done(&q[0]->order, 1, 1);
+		s.length = 8;
+	}
+	while (n < 2 * DEPTH && !dp_post_send(q[0]->qp, &wr, &bad))
+		n++;
+	ck_assert_uint_eq(n, DEPTH);
+	ck_assert_ptr_eq(bad, &wr);
+	ck_assert_uint_eq(nsent[0][0], DEPTH);
+}
+END_TEST
+
 /* A key that was taken away is not known any more when dp_key_barrier() has returned. */
 START_TEST(barrier_forgets)
 {
@@ -504,6 +536,7 @@ int main(void)
 	tcase_add_test(t, wrong_lists);
 	tcase_add_loop_test(t, bulk_as_the_long_way, 0, 4);
 	tcase_add_loop_test(t, bulk_short, 0, 4);
+	tcase_add_loop_test(t, depth_while_held, 0, 2);
 	tcase_add_test(t, barrier_forgets);
 	suite_add_tcase(s, t);
 	return run_suite(s);
