@@ -276,7 +276,8 @@ struct dp_cq {
 	struct dp_icq *icqs;
 	struct dp_qp *ready;	  /* QPs that may have completions to give; list by dp_qp.ready_next */
 	struct dp_qp **ready_tail;
-	struct dp_stash *stash, **stash_tail; /* CQEs read from the program's CQ by progress.c: give first */
+	struct dp_stash *stash, **stash_tail; /* CQEs read from the program's CQ by progress.c */
+	uint64_t turn;		  /* of the next that comes on either list */
 
 	struct dp_channel *channel; /* NULL: made without one */
 	_Atomic int armed;	    /* enum dp_arm; by the program, or for it by arm.c while active: with lock */
@@ -324,6 +325,7 @@ static inline bool dp_cq_holds(const struct dp_cq *cq)
 struct dp_stash {
 	struct ibv_wc wc;
 	struct dp_wc_more more;
+	uint64_t turn; /* on dp_cq.stash */
 	struct dp_stash *next;
 };
 
@@ -572,6 +574,7 @@ struct dp_qp {
 	uint64_t fake_pos; /* UINT64_MAX: there was none */
 
 	bool on_ready;
+	uint64_t ready_turn;
 	struct dp_qp *ready_next;
 
 	struct dp_qpex *ex; /* qpex.c; NULL: it has no ibv_wr_* */

@@ -211,6 +211,7 @@ void dp_cq_ready(struct dp_cq *cq, struct dp_qp *q)
 	if (q->on_ready)
 		return;
 	q->on_ready = true;
+	q->ready_turn = cq->turn++;
 	q->ready_next = NULL;
 	*cq->ready_tail = q;
 	cq->ready_tail = &q->ready_next;
@@ -545,28 +546,54 @@ static void more_of(struct dp_cq *cq, const struct dp_slot *s)
 	cq->more.wall_ns = s->wall_ns;
 }
 
-/* Gives what QPs on the ready list have. */
+static void take_stashed(struct dp_cq *cq, struct ibv_wc *wc)
+{
+	struct dp_stash *s = cq->stash;
+
+	*wc = s->wc;
+	cq->more = s->more;
+	cq->stash = s->next;
+	if (!cq->stash) {
+		cq->stash_tail = &cq->stash;
+		atomic_fetch_sub_explicit(&cq->active, 1, memory_order_relaxed);
+	}
+	free(s);
+}
+
+/*
+ * Is the stash's turn, not that of q, the first on the ready list (NULL: there is none)? One CQ gives its completions as they
+ * came: if either had precedence, a program that answers each receive with a send would fill its send queue with requests
+ * whose completions it never gets.
+ */
+static bool stash_is_next(const struct dp_cq *cq, const struct dp_qp *q)
+{
+	if (!cq->stash || !q || cq->stash->turn < q->ready_turn)
+		return cq->stash;
+	/* its receives that were good come before those that were flushed */
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING)
+		for (const struct dp_stash *s = cq->stash; s; s = s->next)
+			if (s->wc.qp_num == q->qp_num)
+				return true;
+	return false;
+}
+
+/* Gives what was read ahead, and what QPs on the ready list have. */
 __attribute__((noinline)) static int take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 {
 	struct dp_qp *q, *again = NULL;
 	int got = 0;
 
-	while (got < n && cq->stash) {
-		struct dp_stash *s = cq->stash;
-
-		wc[got++] = s->wc;
-		cq->more = s->more;
-		cq->stash = s->next;
-		if (!cq->stash) {
-			cq->stash_tail = &cq->stash;
-			atomic_fetch_sub_explicit(&cq->active, 1, memory_order_relaxed);
-		}
-		free(s);
-	}
-	while (got < n && (q = cq->ready) && q != again) {
+	while (got < n) {
 		uint64_t pos;
 		bool more = false;
 
+		q = cq->ready == again ? NULL : cq->ready;
+		if (stash_is_next(cq, q)) {
+			take_stashed(cq, &wc[got++]);
+			continue;
+		}
+		if (!q)
+			break;
 		dp_take(&q->lock);
 		if (q->retry)
 			release(q);
@@ -784,6 +811,7 @@ static void read_ahead(struct dp_cq *cq)
 			if (dp_cq_armed(cq))
 				tell_given(cq, &s->wc);
 			s->more = cq->more;
+			s->turn = cq->turn++;
 			s->next = NULL;
 			/* what is here must be found even if the last QP of this CQ goes native meanwhile */
 			if (!cq->stash)

@@ -113,7 +113,19 @@ static int p_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 	return 0;
 }
 
-static const struct dp_verbs real = { .query_device = fake_query_device, .get_device_name = fake_device_name };
+static int p_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	(void)qp;
+	(void)attr;
+	(void)mask;
+	return 0;
+}
+
+static const struct dp_verbs real = {
+	.query_device = fake_query_device,
+	.get_device_name = fake_device_name,
+	.modify_qp = p_modify_qp,
+};
 
 /* ---- a bonded QP that sends into it */
 
@@ -247,6 +259,73 @@ static void *look(void *arg)
 	return NULL;
 }
 
+static void read_ahead(void)
+{
+	dp_take(&cq->lock);
+	dp_cq_progress(cq, true);
+	dp_drop(&cq->lock);
+}
+
+static void next_is(uint64_t wr_id)
+{
+	ck_assert_int_eq(start(), 0);
+	ck_assert_uint_eq(ex.wr_id, wr_id);
+	ibv_end_poll(&ex);
+}
+
+/* Nobody's completions wait behind others that came later, however many of these there are. */
+START_TEST(what_was_read_ahead_keeps_its_turn)
+{
+	uint64_t seq = split(1);
+
+	push(1, 100, IBV_WC_RDMA_WRITE, QPN);
+	read_ahead();
+	sibling_done(seq);
+	push(7, 200, IBV_WC_RECV, 0x99);
+	push(8, 300, IBV_WC_RECV, 0x99);
+	read_ahead();
+	next_is(1);
+	seq = split(2);
+	push(2, 400, IBV_WC_RDMA_WRITE, QPN);
+	read_ahead();
+	sibling_done(seq);
+	push(9, 500, IBV_WC_RECV, 0x99);
+	read_ahead();
+	next_is(7);
+	next_is(8);
+	next_is(2);
+	next_is(9);
+	ck_assert_int_eq(start(), ENOENT);
+}
+END_TEST
+
+/* A queue pair that has failed had its turn before a receive of its own that was good: its errors come after that. */
+START_TEST(good_receives_come_before_the_flushed)
+{
+	split(1);
+	dp_take(&cq->lock);
+	dp_take(&q->lock);
+	dp_fail_sibling(q, IBV_WC_RETRY_EXC_ERR, 0);
+	ck_assert_int_eq(atomic_load(&q->state), DP_QP_FAILING);
+	ck_assert(q->on_ready);
+	dp_drop(&q->lock);
+	dp_drop(&cq->lock);
+	push(6, 100, IBV_WC_RECV, 0x99);
+	push(7, 200, IBV_WC_RECV, QPN);
+	push(8, 300, IBV_WC_RECV, QPN);
+	cqe[2].status = IBV_WC_WR_FLUSH_ERR;
+	push(1, 400, IBV_WC_RDMA_WRITE, QPN);
+	cqe[3].status = IBV_WC_WR_FLUSH_ERR;
+	read_ahead();
+	ck_assert(cq->stash && q->ready_turn < cq->stash->turn);
+	next_is(6);
+	next_is(7);
+	ck_assert_int_eq(start(), 0);
+	ck_assert_int_ne(ex.status, IBV_WC_SUCCESS);
+	ibv_end_poll(&ex);
+}
+END_TEST
+
 START_TEST(another_thread_does_not_read_meanwhile)
 {
 	uint64_t seq = split(1);
@@ -324,6 +403,8 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, held_ones_keep_their_time);
 	tcase_add_test(tc, reading_ahead_keeps_off_an_open_poll);
+	tcase_add_test(tc, what_was_read_ahead_keeps_its_turn);
+	tcase_add_test(tc, good_receives_come_before_the_flushed);
 	tcase_add_test(tc, another_thread_does_not_read_meanwhile);
 	tcase_add_test(tc, errors_and_plain_polls);
 	tcase_add_test(tc, without_active_qps_it_is_the_providers);
