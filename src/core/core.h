@@ -445,7 +445,8 @@ struct dp_slot {
 	struct ibv_wc wc;   /* rail 0's */
 	uint64_t ts, wall_ns; /* as in dp_wc_more: of a sender's nothing else is told */
 	uint64_t held_since;
-	uint64_t unused[3]; /* 128 bytes: a shift finds it */
+	uint64_t turn; /* as of dp_cq.turn */
+	uint64_t unused[2]; /* 128 bytes: a shift finds it */
 };
 
 /* WRs of one rail that go with one call. */

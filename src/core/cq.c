@@ -217,6 +217,21 @@ void dp_cq_ready(struct dp_cq *cq, struct dp_qp *q)
 	cq->ready_tail = &q->ready_next;
 }
 
+/* Back on the list, which stands by turn, where it keeps the turn of what it has to give next. */
+static void ready_again(struct dp_cq *cq, struct dp_qp *q, uint64_t turn)
+{
+	struct dp_qp **p;
+
+	for (p = &cq->ready; *p && (*p)->ready_turn < turn; p = &(*p)->ready_next)
+		;
+	q->on_ready = true;
+	q->ready_turn = turn;
+	q->ready_next = *p;
+	*p = q;
+	if (!q->ready_next)
+		cq->ready_tail = &q->ready_next;
+}
+
 void dp_cq_unready(struct dp_cq *cq, struct dp_qp *q)
 {
 	struct dp_qp **p;
@@ -528,6 +543,7 @@ __attribute__((noinline)) static bool intake(struct dp_cq *cq, struct ibv_wc *wc
 		s->ts = cq->more.ts;
 		s->wall_ns = cq->more.wall_ns;
 		s->held_since = dp_now_ns();
+		s->turn = cq->turn++;
 		s->reported = false;
 		dp_count(&dp_counters.held, 1);
 		give = false;
@@ -584,6 +600,7 @@ __attribute__((noinline)) static int take_ready(struct dp_cq *cq, int n, struct 
 	int got = 0;
 
 	while (got < n) {
+		const struct dp_slot *rest = NULL;
 		uint64_t pos;
 		bool more = false;
 
@@ -609,19 +626,23 @@ __attribute__((noinline)) static int take_ready(struct dp_cq *cq, int n, struct 
 			more = atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING;
 		} else {
 			while ((pos = dp_order_deliverable(&q->order)) != UINT64_MAX) {
-				if (got == n) {
-					more = true;
+				const struct dp_slot *s = dp_qp_slot(q, pos);
+
+				if (got == n || (cq->stash && cq->stash->turn < s->turn)) {
+					rest = s;
 					break;
 				}
-				wc[got++] = dp_qp_slot(q, pos)->wc;
-				more_of(cq, dp_qp_slot(q, pos));
+				wc[got++] = s->wc;
+				more_of(cq, s);
 				dp_order_delivered(&q->order);
 			}
 			more |= q->retry;
 		}
 		dp_qp_update_busy(q);
 		dp_cq_unready(cq, q);
-		if (more) {
+		if (rest) {
+			ready_again(cq, q, rest->turn);
+		} else if (more) {
 			dp_cq_ready(cq, q);
 			if (!again)
 				again = q;

@@ -299,6 +299,45 @@ START_TEST(what_was_read_ahead_keeps_its_turn)
 }
 END_TEST
 
+/* So do those that one queue pair had held, each between the receives that it came between, one for each poll. */
+START_TEST(each_that_was_held_keeps_its_turn)
+{
+	uint64_t seq = split(1);
+
+	seq = split(2);
+	sibling_done(seq);
+	push(1, 100, IBV_WC_RDMA_WRITE, QPN);
+	push(7, 200, IBV_WC_RECV, 0x99);
+	push(2, 300, IBV_WC_RDMA_WRITE, QPN);
+	push(8, 400, IBV_WC_RECV, 0x99);
+	read_ahead();
+	next_is(1);
+	next_is(7);
+	next_is(2);
+	next_is(8);
+	ck_assert_int_eq(start(), ENOENT);
+	/* in one poll, too */
+	seq = split(3);
+	seq = split(4);
+	sibling_done(seq);
+	push(3, 500, IBV_WC_RDMA_WRITE, QPN);
+	push(9, 600, IBV_WC_RECV, 0x99);
+	push(4, 700, IBV_WC_RDMA_WRITE, QPN);
+	push(10, 800, IBV_WC_RECV, 0x99);
+	read_ahead();
+	ck_assert_int_eq(start(), 0);
+	ck_assert_uint_eq(ex.wr_id, 3);
+	ck_assert_int_eq(ibv_next_poll(&ex), 0);
+	ck_assert_uint_eq(ex.wr_id, 9);
+	ck_assert_int_eq(ibv_next_poll(&ex), 0);
+	ck_assert_uint_eq(ex.wr_id, 4);
+	ck_assert_int_eq(ibv_next_poll(&ex), 0);
+	ck_assert_uint_eq(ex.wr_id, 10);
+	ck_assert_int_eq(ibv_next_poll(&ex), ENOENT);
+	ibv_end_poll(&ex);
+}
+END_TEST
+
 /* A queue pair that has failed had its turn before a receive of its own that was good: its errors come after that. */
 START_TEST(good_receives_come_before_the_flushed)
 {
@@ -404,6 +443,7 @@ int main(void)
 	tcase_add_test(tc, held_ones_keep_their_time);
 	tcase_add_test(tc, reading_ahead_keeps_off_an_open_poll);
 	tcase_add_test(tc, what_was_read_ahead_keeps_its_turn);
+	tcase_add_test(tc, each_that_was_held_keeps_its_turn);
 	tcase_add_test(tc, good_receives_come_before_the_flushed);
 	tcase_add_test(tc, another_thread_does_not_read_meanwhile);
 	tcase_add_test(tc, errors_and_plain_polls);
