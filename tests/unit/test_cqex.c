@@ -302,10 +302,8 @@ END_TEST
 /* So do those that one queue pair had held, each between the receives that it came between, one for each poll. */
 START_TEST(each_that_was_held_keeps_its_turn)
 {
-	uint64_t seq = split(1);
-
-	seq = split(2);
-	sibling_done(seq);
+	split(1);
+	sibling_done(split(2));
 	push(1, 100, IBV_WC_RDMA_WRITE, QPN);
 	push(7, 200, IBV_WC_RECV, 0x99);
 	push(2, 300, IBV_WC_RDMA_WRITE, QPN);
@@ -317,9 +315,8 @@ START_TEST(each_that_was_held_keeps_its_turn)
 	next_is(8);
 	ck_assert_int_eq(start(), ENOENT);
 	/* in one poll, too */
-	seq = split(3);
-	seq = split(4);
-	sibling_done(seq);
+	split(3);
+	sibling_done(split(4));
 	push(3, 500, IBV_WC_RDMA_WRITE, QPN);
 	push(9, 600, IBV_WC_RECV, 0x99);
 	push(4, 700, IBV_WC_RDMA_WRITE, QPN);
