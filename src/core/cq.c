@@ -206,30 +206,31 @@ void dp_icq_put(struct dp_cq *cq, struct dp_icq *icq, uint32_t n)
 	dp_drop(&cq->lock);
 }
 
-void dp_cq_ready(struct dp_cq *cq, struct dp_qp *q)
+/* Links q in at *p. The list stands by turn. */
+static void link_ready(struct dp_cq *cq, struct dp_qp *q, struct dp_qp **p, uint64_t turn)
 {
-	if (q->on_ready)
-		return;
-	q->on_ready = true;
-	q->ready_turn = cq->turn++;
-	q->ready_next = NULL;
-	*cq->ready_tail = q;
-	cq->ready_tail = &q->ready_next;
-}
-
-/* Back on the list, which stands by turn, where it keeps the turn of what it has to give next. */
-static void ready_again(struct dp_cq *cq, struct dp_qp *q, uint64_t turn)
-{
-	struct dp_qp **p;
-
-	for (p = &cq->ready; *p && (*p)->ready_turn < turn; p = &(*p)->ready_next)
-		;
 	q->on_ready = true;
 	q->ready_turn = turn;
 	q->ready_next = *p;
 	*p = q;
 	if (!q->ready_next)
 		cq->ready_tail = &q->ready_next;
+}
+
+void dp_cq_ready(struct dp_cq *cq, struct dp_qp *q)
+{
+	if (!q->on_ready)
+		link_ready(cq, q, cq->ready_tail, cq->turn++);
+}
+
+/* Back on the list, with the turn of what it has to give next. */
+static void ready_again(struct dp_cq *cq, struct dp_qp *q, uint64_t turn)
+{
+	struct dp_qp **p;
+
+	for (p = &cq->ready; *p && (*p)->ready_turn < turn; p = &(*p)->ready_next)
+		;
+	link_ready(cq, q, p, turn);
 }
 
 void dp_cq_unready(struct dp_cq *cq, struct dp_qp *q)
@@ -576,6 +577,11 @@ static void take_stashed(struct dp_cq *cq, struct ibv_wc *wc)
 	free(s);
 }
 
+static bool stashed_before(const struct dp_cq *cq, uint64_t turn)
+{
+	return cq->stash && cq->stash->turn < turn;
+}
+
 /*
  * Is the stash's turn, not that of q, the first on the ready list (NULL: there is none)? One CQ gives its completions as they
  * came: if either had precedence, a program that answers each receive with a send would fill its send queue with requests
@@ -583,8 +589,10 @@ static void take_stashed(struct dp_cq *cq, struct ibv_wc *wc)
  */
 static bool stash_is_next(const struct dp_cq *cq, const struct dp_qp *q)
 {
-	if (!cq->stash || !q || cq->stash->turn < q->ready_turn)
+	if (!q)
 		return cq->stash;
+	if (stashed_before(cq, q->ready_turn))
+		return true;
 	/* its receives that were good come before those that were flushed */
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING)
 		for (const struct dp_stash *s = cq->stash; s; s = s->next)
@@ -628,7 +636,7 @@ __attribute__((noinline)) static int take_ready(struct dp_cq *cq, int n, struct 
 			while ((pos = dp_order_deliverable(&q->order)) != UINT64_MAX) {
 				const struct dp_slot *s = dp_qp_slot(q, pos);
 
-				if (got == n || (cq->stash && cq->stash->turn < s->turn)) {
+				if (got == n || stashed_before(cq, s->turn)) {
 					rest = s;
 					break;
 				}

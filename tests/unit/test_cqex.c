@@ -186,6 +186,13 @@ static void sibling_done(uint64_t seq)
 	dp_drop(&cq->lock);
 }
 
+static void read_ahead(void)
+{
+	dp_take(&cq->lock);
+	dp_cq_progress(cq, true);
+	dp_drop(&cq->lock);
+}
+
 static int start(void)
 {
 	struct ibv_poll_cq_attr attr = { 0 };
@@ -253,17 +260,8 @@ END_TEST
 static void *look(void *arg)
 {
 	(void)arg;
-	dp_take(&cq->lock);
-	dp_cq_progress(cq, true);
-	dp_drop(&cq->lock);
+	read_ahead();
 	return NULL;
-}
-
-static void read_ahead(void)
-{
-	dp_take(&cq->lock);
-	dp_cq_progress(cq, true);
-	dp_drop(&cq->lock);
 }
 
 static void next_is(uint64_t wr_id)
@@ -299,29 +297,31 @@ START_TEST(what_was_read_ahead_keeps_its_turn)
 }
 END_TEST
 
+/* Sends first and first + 1, each with a receive behind it, all read ahead. */
+static void read_two_of_each(uint64_t first, uint64_t recv)
+{
+	split(first);
+	sibling_done(split(first + 1));
+	for (uint64_t i = 0; i < 2; i++) {
+		push(first + i, 100, IBV_WC_RDMA_WRITE, QPN);
+		push(recv + i, 200, IBV_WC_RECV, 0x99);
+	}
+	read_ahead();
+}
+
 /* So do those that one queue pair had held, each between the receives that it came between, one for each poll. */
 START_TEST(each_that_was_held_keeps_its_turn)
 {
-	split(1);
-	sibling_done(split(2));
-	push(1, 100, IBV_WC_RDMA_WRITE, QPN);
-	push(7, 200, IBV_WC_RECV, 0x99);
-	push(2, 300, IBV_WC_RDMA_WRITE, QPN);
-	push(8, 400, IBV_WC_RECV, 0x99);
-	read_ahead();
+	struct ibv_wc wc[5];
+
+	read_two_of_each(1, 7);
 	next_is(1);
 	next_is(7);
 	next_is(2);
 	next_is(8);
 	ck_assert_int_eq(start(), ENOENT);
-	/* in one poll, too */
-	split(3);
-	sibling_done(split(4));
-	push(3, 500, IBV_WC_RDMA_WRITE, QPN);
-	push(9, 600, IBV_WC_RECV, 0x99);
-	push(4, 700, IBV_WC_RDMA_WRITE, QPN);
-	push(10, 800, IBV_WC_RECV, 0x99);
-	read_ahead();
+	/* in one that is held open, and in one of several, too */
+	read_two_of_each(3, 9);
 	ck_assert_int_eq(start(), 0);
 	ck_assert_uint_eq(ex.wr_id, 3);
 	ck_assert_int_eq(ibv_next_poll(&ex), 0);
@@ -332,6 +332,9 @@ START_TEST(each_that_was_held_keeps_its_turn)
 	ck_assert_uint_eq(ex.wr_id, 10);
 	ck_assert_int_eq(ibv_next_poll(&ex), ENOENT);
 	ibv_end_poll(&ex);
+	read_two_of_each(5, 11);
+	ck_assert_int_eq(ibv_poll_cq(ibv_cq_ex_to_cq(&ex), 5, wc), 4);
+	ck_assert(wc[0].wr_id == 5 && wc[1].wr_id == 11 && wc[2].wr_id == 6 && wc[3].wr_id == 12);
 }
 END_TEST
 
