@@ -277,7 +277,7 @@ struct dp_cq {
 	struct dp_qp *ready;	  /* QPs that may have completions to give; list by dp_qp.ready_next */
 	struct dp_qp **ready_tail;
 	struct dp_stash *stash, **stash_tail; /* CQEs read from the program's CQ by progress.c */
-	uint64_t turn;		  /* of the next that comes on either list */
+	uint64_t turn;		  /* of the next that comes on either list; from 1 on */
 
 	struct dp_channel *channel; /* NULL: made without one */
 	_Atomic int armed;	    /* enum dp_arm; by the program, or for it by arm.c while active: with lock */
@@ -576,6 +576,7 @@ struct dp_qp {
 
 	bool on_ready;
 	uint64_t ready_turn;
+	uint64_t stash_turn; /* of what was read ahead of it last, 0: nothing; with scq->lock */
 	struct dp_qp *ready_next;
 
 	struct dp_qpex *ex; /* qpex.c; NULL: it has no ibv_wr_* */

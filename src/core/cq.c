@@ -46,6 +46,7 @@ struct dp_cq *dp_cq_adopt(struct dp_ctx *c, struct ibv_cq *cq, struct dp_cqex *x
 	q->poll_cq = c->ops.poll_cq;
 	q->ex = x;
 	q->last_qpn = UINT64_MAX;
+	q->turn = 1;
 	q->ready_tail = &q->ready;
 	q->stash_tail = &q->stash;
 	dp_lock_init(&q->lock);
@@ -247,12 +248,28 @@ void dp_cq_unready(struct dp_cq *cq, struct dp_qp *q)
 	q->on_ready = false;
 }
 
+__attribute__((noinline)) static struct dp_qp *find_sender(struct dp_cq *cq, uint32_t qp_num)
+{
+	cq->last = dp_hmap_get(&cq->qpns, qp_num);
+	cq->last_qpn = cq->last ? qp_num : UINT64_MAX;
+	return cq->last;
+}
+
+static inline struct dp_qp *sender_of(struct dp_cq *cq, uint32_t qp_num)
+{
+	return __builtin_expect(cq->last_qpn == qp_num, 1) ? cq->last : find_sender(cq, qp_num);
+}
+
 void dp_cq_purge(struct dp_cq *cq, uint32_t qp_num)
 {
 	struct dp_stash **p = &cq->stash, *s;
+	struct dp_qp *q;
 
 	if (!cq->stash)
 		return;
+	q = sender_of(cq, qp_num);
+	if (q)
+		q->stash_turn = 0;
 	while ((s = *p)) {
 		if (s->wc.qp_num != qp_num) {
 			p = &s->next;
@@ -447,18 +464,6 @@ __attribute__((noinline)) static void poll_icqs(struct dp_cq *cq)
 	}
 }
 
-__attribute__((noinline)) static struct dp_qp *find_sender(struct dp_cq *cq, uint32_t qp_num)
-{
-	cq->last = dp_hmap_get(&cq->qpns, qp_num);
-	cq->last_qpn = cq->last ? qp_num : UINT64_MAX;
-	return cq->last;
-}
-
-static inline struct dp_qp *sender_of(struct dp_cq *cq, uint32_t qp_num)
-{
-	return __builtin_expect(cq->last_qpn == qp_num, 1) ? cq->last : find_sender(cq, qp_num);
-}
-
 /*
  * The common case of intake(), which else does it: nothing is held or queued, and all that this completion stands for is
  * done. So nobody waits for it either.
@@ -593,12 +598,9 @@ static bool stash_is_next(const struct dp_cq *cq, const struct dp_qp *q)
 		return cq->stash;
 	if (stashed_before(cq, q->ready_turn))
 		return true;
-	/* its receives that were good come before those that were flushed */
-	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING)
-		for (const struct dp_stash *s = cq->stash; s; s = s->next)
-			if (s->wc.qp_num == q->qp_num)
-				return true;
-	return false;
+	/* its receives that were good come before those that were flushed: is the last of them still there? */
+	return atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING && cq->stash &&
+	       q->stash_turn >= cq->stash->turn;
 }
 
 /* Gives what was read ahead, and what QPs on the ready list have. */
@@ -830,6 +832,7 @@ static void read_ahead(struct dp_cq *cq)
 		return;
 	for (;;) {
 		struct dp_stash *s = malloc(sizeof(*s));
+		struct dp_qp *q;
 
 		cq->unread = !s;
 		if (!s || read_own(cq, 1, &s->wc) != 1) {
@@ -842,6 +845,9 @@ static void read_ahead(struct dp_cq *cq)
 			s->more = cq->more;
 			s->turn = cq->turn++;
 			s->next = NULL;
+			q = sender_of(cq, s->wc.qp_num);
+			if (q)
+				q->stash_turn = s->turn;
 			/* what is here must be found even if the last QP of this CQ goes native meanwhile */
 			if (!cq->stash)
 				atomic_fetch_add_explicit(&cq->active, 1, memory_order_relaxed);

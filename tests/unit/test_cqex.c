@@ -357,11 +357,14 @@ START_TEST(good_receives_come_before_the_flushed)
 	cqe[3].status = IBV_WC_WR_FLUSH_ERR;
 	read_ahead();
 	ck_assert(cq->stash && q->ready_turn < cq->stash->turn);
+	push(9, 500, IBV_WC_RECV, 0x99);
+	read_ahead();
 	next_is(6);
 	next_is(7);
 	ck_assert_int_eq(start(), 0);
 	ck_assert_int_ne(ex.status, IBV_WC_SUCCESS);
 	ibv_end_poll(&ex);
+	ck_assert_ptr_nonnull(cq->stash);
 }
 END_TEST
 
