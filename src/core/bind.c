@@ -37,17 +37,18 @@ static int bind_in_order(struct dp_qp *q, struct ibv_mw *mw, struct ibv_mw_bind 
 	struct dp_op_desc d = { .flags = DP_OP_ALL | dp_qp_signaled(q, bind->send_flags) };
 	struct dp_order *o = &q->order;
 	uint64_t pos;
+	bool goes;
 	int ret;
 
 	if (!dp_qp_room(q))
 		return ENOMEM;
 	pos = dp_order_add(o, &d);
 	*dp_qp_slot(q, pos) = (struct dp_slot){ .wr_id = bind->wr_id, .opcode = IBV_WR_BIND_MW };
-	if (o->post0 != pos || !dp_order_may_post0(o)) {
-		dp_order_undo(o);
-		return -EAGAIN;
-	}
-	ret = call_real(q, mw, bind);
+	goes = o->post0 == pos && dp_order_may_post0(o);
+	if (dp_qp_too_deep(q, pos, goes))
+		ret = ENOMEM;
+	else
+		ret = goes ? call_real(q, mw, bind) : -EAGAIN;
 	if (ret) {
 		dp_order_undo(o);
 		return ret;

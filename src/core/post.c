@@ -383,11 +383,7 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	go0 = o->post0 == pos && dp_order_may_post0(o);
 	gos = dp_order_may_posts(o); /* passes over ops without sibling parts, so it comes before the comparison */
 	gos = op->whole || (gos && o->posts == pos);
-	/*
-	 * The depth as the program knows it: what it was not told of still fills its send queue. Where nothing is held the
-	 * provider knows it, too, and may have more room than it says.
-	 */
-	if ((!go0 || dp_order_held(o) != UINT64_MAX) && pos - o->deliver >= q->cap.max_send_wr) {
+	if (dp_qp_too_deep(q, pos, go0)) {
 		dp_order_undo(o);
 		return ENOMEM;
 	}
@@ -560,9 +556,20 @@ void dp_qp_sibling_refused(struct dp_qp *q)
 	dp_drop(&q->scq->lock);
 }
 
+/* Rail 0 had no room for what was released outside the CQ's lock: who polls tries again, or the progress thread. */
+static void retry_later(struct dp_qp *q)
+{
+	dp_take(&q->scq->lock);
+	dp_take(&q->lock);
+	if (q->retry && atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED)
+		dp_cq_ready(q->scq, q);
+	dp_drop(&q->lock);
+	dp_drop(&q->scq->lock);
+}
+
 int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
 {
-	bool refused;
+	bool refused, retry = false;
 	int ret;
 
 	if (!session && atomic_load_explicit(&q->binding, memory_order_relaxed) && dp_bind_posts(q))
@@ -578,8 +585,10 @@ int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr 
 		ret = session && wr ? check_session(q, wr) : 0;
 		if (!ret)
 			ret = post_bonded(q, wr, bad);
-		if (dp_queue_may_go(q) && dp_qp_release(q) != DP_RELEASED)
-			q->sibling_refused = true;
+		if (dp_queue_may_go(q)) {
+			q->sibling_refused |= dp_qp_release(q) != DP_RELEASED;
+			retry = q->retry;
+		}
 		dp_meter_update(q);
 		dp_qp_update_busy(q);
 		break;
@@ -591,5 +600,7 @@ int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr 
 	dp_drop(&q->lock);
 	if (refused)
 		dp_qp_sibling_refused(q);
+	else if (retry)
+		retry_later(q);
 	return ret;
 }

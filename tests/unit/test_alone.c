@@ -24,6 +24,7 @@ static struct dp_qp *q[2];
 static struct ibv_send_wr got[2]; /* what the provider got last, and how many */
 static struct ibv_sge got_sge[2];
 static unsigned ngot[2];
+static unsigned nbinds;
 static bool refuse;
 static uint64_t sent_hash[2][2], nsent[2][2]; /* by QP and rail: of all that its provider got */
 static struct ibv_context sib_ctx;
@@ -48,6 +49,13 @@ static int f_post(struct ibv_qp *p, struct ibv_send_wr *wr, struct ibv_send_wr *
 	got_sge[i] = wr->num_sge ? wr->sg_list[0] : (struct ibv_sge){ 0 };
 	got[i].sg_list = NULL;
 	ngot[i]++;
+	return 0;
+}
+
+static int f_bind(struct ibv_qp *p, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+	(void)p, (void)mw, (void)bind;
+	nbinds++;
 	return 0;
 }
 
@@ -135,6 +143,7 @@ static void setup(void)
 	refuse = have_cqe = false;
 	program.context.ops.post_send = f_post;
 	program.context.ops.poll_cq = f_poll;
+	program.context.ops.bind_mw = f_bind;
 	c = dp_ctx_get(&program.context);
 	ck_assert_ptr_nonnull(c);
 	cq = dp_cq_find(dp_create_cq(&program.context, 2 * DEPTH, NULL, NULL, 0));
@@ -476,7 +485,7 @@ END_TEST
 
 /*
  * A completion that is held has left room in the provider's queue, which the program has not got: it is refused at its own
- * depth, by bulk that could go the short way (0) as by signals (1).
+ * depth, by bulk that could go the short way (0) as by signals (1), and by ibv_bind_mw (2).
  */
 START_TEST(depth_while_held)
 {
@@ -498,11 +507,54 @@ START_TEST(depth_while_held)
 		dp_order_done(&q[0]->order, 1, 1);
 		s.length = 8;
 	}
+	if (_i == 2) {
+		struct ibv_mw mw = { .context = &program.context };
+		struct ibv_mw_bind bind = { .wr_id = 1 };
+		int ret;
+
+		nbinds = 0;
+		while (!(ret = dp_bind_mw(q[0]->qp, &mw, &bind)) && n < 2 * DEPTH)
+			n++;
+		ck_assert_int_eq(ret, ENOMEM);
+		ck_assert_uint_eq(nbinds, DEPTH - 1);
+		ck_assert_uint_eq(n, DEPTH);
+		return;
+	}
 	while (n < 2 * DEPTH && !dp_post_send(q[0]->qp, &wr, &bad))
 		n++;
 	ck_assert_uint_eq(n, DEPTH);
 	ck_assert_ptr_eq(bad, &wr);
 	ck_assert_uint_eq(nsent[0][0], DEPTH);
+}
+END_TEST
+
+/*
+ * What waited may go when another request is posted, and rail 0 has no room for it then: whoever polls tries again, although
+ * no completion comes any more.
+ */
+START_TEST(no_room_when_posting)
+{
+	static char mem[16384];
+	struct ibv_sge s = { (uintptr_t)mem, sizeof(mem), 7 };
+	struct ibv_send_wr *bad, wr = { .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+					.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { 1 << 20, 9 } };
+	struct ibv_wc wc;
+
+	bulk_setup(DP_ORDER_SIGNAL);
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	s.length = 8;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	ck_assert_uint_eq(nsent[0][0], 1);
+	/* the sibling is done, but nobody has looked yet */
+	dp_order_done(&q[0]->order, 1, 1);
+	refuse = true;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	ck_assert_uint_eq(nsent[0][0], 1);
+	ck_assert(q[0]->retry && q[0]->on_ready);
+	refuse = false;
+	ck_assert_int_eq(dp_poll_cq(cq->cq, 1, &wc), 0);
+	ck_assert_uint_eq(nsent[0][0], 3);
+	ck_assert(!q[0]->retry && !dp_order_queued(&q[0]->order));
 }
 END_TEST
 
@@ -536,7 +588,8 @@ int main(void)
 	tcase_add_test(t, wrong_lists);
 	tcase_add_loop_test(t, bulk_as_the_long_way, 0, 4);
 	tcase_add_loop_test(t, bulk_short, 0, 4);
-	tcase_add_loop_test(t, depth_while_held, 0, 2);
+	tcase_add_loop_test(t, depth_while_held, 0, 3);
+	tcase_add_test(t, no_room_when_posting);
 	tcase_add_test(t, barrier_forgets);
 	suite_add_tcase(s, t);
 	return run_suite(s);
