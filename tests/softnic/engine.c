@@ -28,9 +28,11 @@
  */
 #define VAIN_YIELD 64u
 #define TIDY_NS 1000000000u
+#define HELD_FIRST 1024u /* seldom are there more */
 
 /* A packet that is not due yet. */
 struct held {
+	struct held *next;		/* on e.unused */
 	uint64_t due, seq;
 	struct sn_from *from;
 	struct sn_pkt pkt;
@@ -55,6 +57,11 @@ static struct {
 	struct ctx_list watched;
 	struct held **heap;
 	size_t nheap, heap_size;
+	/*
+	 * For the heap: a program that polls runs a turn, and no NIC's driver takes memory then. perftest -D opens a file
+	 * in a signal handler, for which the C library wants memory and, if it was interrupted so, waits for itself.
+	 */
+	struct held *unused;
 	uint64_t seq;
 	uint64_t timers;		/* no QP's timer runs out before */
 	uint64_t tidy;
@@ -94,18 +101,34 @@ static bool before(const struct held *a, const struct held *b)
 	return a->due != b->due ? a->due < b->due : a->seq < b->seq;
 }
 
+static struct held *get_held(void)
+{
+	struct held *h = e.unused;
+
+	if (!h)
+		return malloc(sizeof(*h));
+	e.unused = h->next;
+	return h;
+}
+
+static void put_held(struct held *h)
+{
+	h->next = e.unused;
+	e.unused = h;
+}
+
 static void heap_push(struct held *h)
 {
 	size_t i = e.nheap;
 
 	if (e.nheap == e.heap_size) {
-		size_t size = e.heap_size ? 2 * e.heap_size : 256;
+		size_t size = 2 * e.heap_size;
 		struct held **grown = realloc(e.heap, size * sizeof(*grown));
 
 		if (!grown) {
 			sn_say("out of memory, a packet is lost");
 			sn_link_free(h->from, &h->pkt, true);
-			free(h);
+			put_held(h);
 			return;
 		}
 		e.heap = grown;
@@ -267,7 +290,7 @@ static void came_in(struct sn_from *from, const struct sn_pkt *p)
 		sn_link_free(from, p, false);
 		return;
 	}
-	h = malloc(sizeof(*h));
+	h = get_held();
 	if (!h) {
 		sn_say("out of memory, a packet is lost");
 		sn_link_free(from, p, false);
@@ -307,7 +330,7 @@ static uint32_t take_due(void)
 		}
 		handle(&h->pkt, sn_link_payload(h->from, &h->pkt), turn_now);
 		sn_link_free(h->from, &h->pkt, true);
-		free(h);
+		put_held(h);
 	}
 	return n;
 }
@@ -521,7 +544,12 @@ static void after_fork_parent(void)
 static void after_fork_child(void)
 {
 	uint32_t epoch = e.epoch;
+	struct held *h;
 
+	while ((h = e.unused)) {
+		e.unused = h->next;
+		free(h);
+	}
 	for (size_t i = 0; i < e.nheap; i++)
 		free(e.heap[i]);
 	free(e.heap);
@@ -561,6 +589,17 @@ static int join_host(void)
 	LIST_INIT(&e.watched);
 	sn_faults_join();
 	e.timers = UINT64_MAX;
+	e.heap = calloc(HELD_FIRST, sizeof(*e.heap));
+	if (!e.heap)
+		return -ENOMEM;
+	e.heap_size = HELD_FIRST;
+	for (uint32_t i = 0; i < HELD_FIRST; i++) {
+		struct held *h = calloc(1, sizeof(*h));
+
+		if (!h)
+			return -ENOMEM;
+		put_held(h);
+	}
 	for (uint32_t i = 0; i < sn_shared->ndevs; i++) {
 		if (!e.by_qpn[i])
 			e.by_qpn[i] = calloc(SN_QPNS, sizeof(*e.by_qpn[i]));
