@@ -183,6 +183,7 @@ static void switch_over(struct dp_bond *b)
 		ret = dp_order_widen(&q->order, q->nrails);
 	}
 	if (!ret) {
+		dp_copies_make(q);
 		q->cut.len = 0;
 		q->policy = (struct dp_plan_policy){
 			.nrails = q->nrails,

@@ -277,6 +277,7 @@ struct dp_cq {
 	struct dp_qp *ready;	  /* QPs that may have completions to give; list by dp_qp.ready_next */
 	struct dp_qp **ready_tail;
 	struct dp_stash *stash, **stash_tail; /* CQEs read from the program's CQ by progress.c */
+	struct dp_stash *unstashed; /* that were given, for others to come */
 	uint64_t turn;		  /* of the next that comes on either list; from 1 on */
 
 	struct dp_channel *channel; /* NULL: made without one */
@@ -423,6 +424,7 @@ enum dp_qp_state {
 
 /* A copy of a WR of which some part waits. */
 struct dp_qwr {
+	struct dp_qwr *next; /* on dp_copies.unused */
 	struct ibv_send_wr wr; /* sg_list points to sge[]; next NULL; bind_mw.mw is ours */
 	struct ibv_mw mw;      /* the window as it was: the program may give it its new key as soon as post_send returned */
 	bool inlined;	       /* sg_list[0] points to the bytes behind the arrays */
@@ -431,6 +433,18 @@ struct dp_qwr {
 	uint32_t *lkey;	       /* [nrails][num_sge] */
 	uint64_t since;	       /* ns, when queued */
 	struct ibv_sge sge[];
+};
+
+/*
+ * Memory for as many of them as the send queue is deep, from when a QP is bonded on. Providers take none when a program posts,
+ * so neither do we: a program may be interrupted there by a handler of its own that takes some, as perftest's does with -D, and
+ * that handler, if it came within malloc(), waits for ever for what it has interrupted.
+ */
+struct dp_copies {
+	char *mem;
+	size_t room;	   /* bytes of each; what is larger, as what is beyond n, is the C library's */
+	size_t n, begun;   /* so many were used at least once */
+	struct dp_qwr *unused;
 };
 
 /* What the shim knows of one op beside the order machine; slot = position & mask. */
@@ -552,6 +566,7 @@ struct dp_qp {
 	bool busy;		   /* counted in scq->busy */
 	uint64_t stuck_said;	   /* stuck.c: when its last line was written, and how many WRs were overdue since */
 	uint64_t stuck_more;
+	struct dp_copies copies;
 	bool retry;		   /* rail 0's queue had no room for what may go: on the ready list until it has */
 	enum dp_wait_cause event;  /* what may let the first of the queue go */
 	bool sibling_refused;	   /* a twin took not what it should have taken */

@@ -91,15 +91,19 @@ static void free_icqs(struct dp_cq *q)
 	q->icqs = NULL;
 }
 
-static void free_cq(struct dp_cq *q)
+static void free_list(struct dp_stash *s)
 {
-	struct dp_stash *s;
-
-	free_icqs(q);
-	while ((s = q->stash)) {
-		q->stash = s->next;
+	for (struct dp_stash *next; s; s = next) {
+		next = s->next;
 		free(s);
 	}
+}
+
+static void free_cq(struct dp_cq *q)
+{
+	free_icqs(q);
+	free_list(q->stash);
+	free_list(q->unstashed);
 	dp_cqex_free(q);
 	dp_hmap_fini(&q->qpns);
 	dp_lock_fini(&q->lock);
@@ -579,7 +583,9 @@ static void take_stashed(struct dp_cq *cq, struct ibv_wc *wc)
 		cq->stash_tail = &cq->stash;
 		atomic_fetch_sub_explicit(&cq->active, 1, memory_order_relaxed);
 	}
-	free(s);
+	/* the program's thread leaves the C library's memory alone: see release.c */
+	s->next = cq->unstashed;
+	cq->unstashed = s;
 }
 
 static bool stashed_before(const struct dp_cq *cq, uint64_t turn)
@@ -831,31 +837,34 @@ static void read_ahead(struct dp_cq *cq)
 	if (cq->unread)
 		return;
 	for (;;) {
-		struct dp_stash *s = malloc(sizeof(*s));
+		struct dp_stash *s = cq->unstashed;
 		struct dp_qp *q;
 
-		cq->unread = !s;
-		if (!s || read_own(cq, 1, &s->wc) != 1) {
-			free(s);
+		if (!s) {
+			s = calloc(1, sizeof(*s));
+			cq->unread = !s;
+			if (!s)
+				break;
+			cq->unstashed = s;
+		}
+		if (read_own(cq, 1, &s->wc) != 1)
 			break;
-		}
-		if (intake(cq, &s->wc, true)) {
-			if (dp_cq_armed(cq))
-				tell_given(cq, &s->wc);
-			s->more = cq->more;
-			s->turn = cq->turn++;
-			s->next = NULL;
-			q = sender_of(cq, s->wc.qp_num);
-			if (q)
-				q->stash_turn = s->turn;
-			/* what is here must be found even if the last QP of this CQ goes native meanwhile */
-			if (!cq->stash)
-				atomic_fetch_add_explicit(&cq->active, 1, memory_order_relaxed);
-			*cq->stash_tail = s;
-			cq->stash_tail = &s->next;
-		} else {
-			free(s);
-		}
+		if (!intake(cq, &s->wc, true))
+			continue;
+		if (dp_cq_armed(cq))
+			tell_given(cq, &s->wc);
+		s->more = cq->more;
+		s->turn = cq->turn++;
+		q = sender_of(cq, s->wc.qp_num);
+		if (q)
+			q->stash_turn = s->turn;
+		/* what is here must be found even if the last QP of this CQ goes native meanwhile */
+		if (!cq->stash)
+			atomic_fetch_add_explicit(&cq->active, 1, memory_order_relaxed);
+		cq->unstashed = s->next;
+		s->next = NULL;
+		*cq->stash_tail = s;
+		cq->stash_tail = &s->next;
 	}
 	if (cq->ex)
 		dp_cqex_leave(cq);

@@ -321,11 +321,8 @@ struct batch {
 static void take_back(struct dp_qp *q, uint64_t from)
 {
 	while (q->order.next > from) {
-		struct dp_slot *s = dp_qp_slot(q, q->order.next - 1);
-
 		dp_order_undo(&q->order);
-		free(s->qwr);
-		s->qwr = NULL;
+		dp_qwr_drop(q, q->order.next);
 	}
 }
 

@@ -259,6 +259,7 @@ void dp_qp_native(struct dp_qp *q)
 static void free_tracking(struct dp_qp *q)
 {
 	dp_order_fini(&q->order);
+	dp_copies_free(q);
 	free(q->slot);
 	q->slot = NULL;
 	for (uint32_t r = 0; r < q->nrails; r++)

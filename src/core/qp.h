@@ -304,7 +304,10 @@ static inline bool dp_rail_post(struct dp_rail *rail, struct ibv_send_wr *wr, ui
 /* A copy of wr for the queue; part/rkey/lkey as in struct dp_qwr, NULL if whole. NULL: no memory. */
 struct dp_qwr *dp_qwr_new(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part,
 			  const uint32_t *rkey, const uint32_t *lkey);
-void dp_queue_drop(struct dp_qp *q); /* frees every copy */
+void dp_qwr_drop(struct dp_qp *q, uint64_t pos); /* of the op at pos, if there is one, it is not needed any more */
+void dp_queue_drop(struct dp_qp *q);		 /* the same of all */
+void dp_copies_make(struct dp_qp *q);		 /* nrails is known; without memory each is the C library's */
+void dp_copies_free(struct dp_qp *q);
 /* May something go that dp_qp_release() has not posted? So it is when a flush was due and found nothing to read. */
 static inline bool dp_queue_may_go(struct dp_qp *q)
 {

@@ -41,6 +41,8 @@ struct slots {
 
 enum setter { NO_DATA, SGES, TOO_MANY, INLINE };
 
+#define AT_FIRST 64 /* requests, SGEs and inline bytes of a session; see struct dp_copies for why there is room before it */
+
 /* A request of the open session. */
 struct ex_wr {
 	struct ibv_send_wr wr; /* sg_list and next are set at the end, when the arrays do not move any more */
@@ -103,7 +105,7 @@ static inline bool mine(const struct dp_qpex *x)
 
 __attribute__((noinline)) static bool make_room(void **array, size_t *cap, size_t have, size_t n, size_t size)
 {
-	size_t want = *cap ? *cap : 16;
+	size_t want = *cap ? *cap : AT_FIRST;
 	void *p;
 
 	while (want < have + n)
@@ -548,6 +550,12 @@ int dp_qpex_new(struct dp_qp *q)
 	x->max_sge = q->cap.max_send_sge;
 	dp_lock_init(&x->session);
 	q->ex = x;
+	if (!room((void **)&x->wrs, &x->cap, 0, AT_FIRST, sizeof(*x->wrs)) ||
+	    !room((void **)&x->sges, &x->cap_sges, 0, AT_FIRST, sizeof(*x->sges)) ||
+	    !room((void **)&x->bytes, &x->cap_bytes, 0, q->cap.max_inline_data + 1, 1)) {
+		dp_qpex_free(q);
+		return -ENOMEM;
+	}
 	return 0;
 }
 

@@ -6,19 +6,78 @@
 #include <stdlib.h>
 #include <string.h>
 
+static size_t size_of(const struct dp_qp *q, size_t nsge, bool parts, size_t bytes)
+{
+	size_t size = sizeof(struct dp_qwr) + nsge * sizeof(struct ibv_sge) + bytes;
+
+	if (parts)
+		size += q->nrails * (sizeof(struct dp_part) + (1 + nsge) * sizeof(uint32_t));
+	/* the next one is as aligned as the first */
+	return (size + 15) & ~(size_t)15;
+}
+
+void dp_copies_make(struct dp_qp *q)
+{
+	struct dp_copies *c = &q->copies;
+
+	c->room = size_of(q, q->cap.max_send_sge, true, q->cap.max_inline_data);
+	c->n = q->cap.max_send_wr;
+	/* most of it is never touched */
+	c->mem = malloc(c->n * c->room);
+	if (!c->mem)
+		c->n = 0;
+}
+
+void dp_copies_free(struct dp_qp *q)
+{
+	free(q->copies.mem);
+	q->copies = (struct dp_copies){ 0 };
+}
+
+static struct dp_qwr *get(struct dp_copies *c, size_t size)
+{
+	struct dp_qwr *w = c->unused;
+
+	if (size > c->room)
+		return malloc(size);
+	if (w) {
+		c->unused = w->next;
+		return w;
+	}
+	return c->begun < c->n ? (struct dp_qwr *)(c->mem + c->room * c->begun++) : malloc(size);
+}
+
+static void put(struct dp_copies *c, struct dp_qwr *w)
+{
+	uintptr_t mem = (uintptr_t)c->mem, at = (uintptr_t)w;
+
+	if (at < mem || at >= mem + c->n * c->room) {
+		free(w);
+		return;
+	}
+	w->next = c->unused;
+	c->unused = w;
+}
+
+void dp_qwr_drop(struct dp_qp *q, uint64_t pos)
+{
+	struct dp_slot *s = dp_qp_slot(q, pos);
+
+	if (s->qwr)
+		put(&q->copies, s->qwr);
+	s->qwr = NULL;
+}
+
 struct dp_qwr *dp_qwr_new(struct dp_qp *q, const struct ibv_send_wr *wr, const struct dp_part *part,
 			  const uint32_t *rkey, const uint32_t *lkey)
 {
-	size_t nsge = (size_t)wr->num_sge, bytes = 0, size;
+	size_t nsge = (size_t)wr->num_sge, bytes = 0;
 	bool inlined = wr->send_flags & IBV_SEND_INLINE;
 	struct dp_qwr *w;
 
 	for (size_t i = 0; inlined && i < nsge; i++)
 		bytes += wr->sg_list[i].length;
-	size = sizeof(*w) + nsge * sizeof(struct ibv_sge);
-	if (part)
-		size += q->nrails * (sizeof(*part) + sizeof(*rkey) + nsge * sizeof(*lkey));
-	w = malloc(size + bytes);
+	w = get(&q->copies, size_of(q, nsge, part, bytes));
 	if (!w)
 		return NULL;
 	*w = (struct dp_qwr){ .wr = *wr, .inlined = inlined };
@@ -44,7 +103,7 @@ struct dp_qwr *dp_qwr_new(struct dp_qp *q, const struct ibv_send_wr *wr, const s
 	}
 	/* inline bytes are the program's again when post_send returns */
 	if (inlined) {
-		uint8_t *p = (uint8_t *)w + size;
+		uint8_t *p = part ? (uint8_t *)&w->lkey[q->nrails * nsge] : (uint8_t *)&w->sge[nsge];
 
 		for (size_t i = 0; i < nsge; i++) {
 			memcpy(p, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
@@ -58,20 +117,14 @@ struct dp_qwr *dp_qwr_new(struct dp_qp *q, const struct ibv_send_wr *wr, const s
 /* Both the rail-0 WR and the sibling parts went: the copy is not needed. */
 static void drop_copy(struct dp_qp *q, uint64_t pos)
 {
-	struct dp_slot *s = dp_qp_slot(q, pos);
-
-	if (pos < q->order.post0 && (pos < q->order.posts || dp_order_op(&q->order, pos)->whole)) {
-		free(s->qwr);
-		s->qwr = NULL;
-	}
+	if (pos < q->order.post0 && (pos < q->order.posts || dp_order_op(&q->order, pos)->whole))
+		dp_qwr_drop(q, pos);
 }
 
 void dp_queue_drop(struct dp_qp *q)
 {
-	for (uint64_t p = q->order.tail; p < q->order.next; p++) {
-		free(dp_qp_slot(q, p)->qwr);
-		dp_qp_slot(q, p)->qwr = NULL;
-	}
+	for (uint64_t p = q->order.tail; p < q->order.next; p++)
+		dp_qwr_drop(q, p);
 }
 
 static void count_wait(struct dp_qp *q, uint64_t pos, uint64_t first, uint64_t now)

@@ -558,6 +558,54 @@ START_TEST(no_room_when_posting)
 }
 END_TEST
 
+/* Each WR that waits is copied to memory that was there before, which is used again; as many as the send queue is deep. */
+START_TEST(copies)
+{
+	static char mem[16384];
+	struct ibv_sge s[3] = { { (uintptr_t)mem, 64, 7 }, { (uintptr_t)mem, 0, 7 }, { (uintptr_t)mem, 0, 7 } };
+	struct ibv_send_wr *bad, wr = { .sg_list = s, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE };
+	struct ibv_sge b = { (uintptr_t)mem, sizeof(mem), 7 };
+	struct ibv_send_wr bulk = { .sg_list = &b, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { 1 << 20, 9 } };
+	const struct dp_copies *c = &q[0]->copies;
+	const struct dp_qwr *copy;
+
+	bulk_setup(DP_ORDER_SIGNAL);
+	dp_copies_make(q[0]);
+	ck_assert_uint_eq(c->n, DEPTH);
+	for (unsigned round = 0; round < 3; round++) {
+		ck_assert_int_eq(dp_post_send(q[0]->qp, &bulk, &bad), 0);
+		for (unsigned i = 0; i < DEPTH - 1; i++) {
+			uint64_t pos = q[0]->order.next;
+
+			/* 64 bytes is what it may have inline, and 2 what it may have of SGEs */
+			wr.num_sge = i % 2 ? 2 : 1;
+			ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+			copy = dp_qp_slot(q[0], pos)->qwr;
+			ck_assert_ptr_nonnull(copy);
+			ck_assert((char *)copy >= c->mem && (char *)copy + c->room <= c->mem + c->n * c->room);
+			ck_assert(!(((char *)copy - c->mem) % (ptrdiff_t)c->room));
+			for (uint64_t p = pos - i; p < pos; p++)
+				ck_assert_ptr_ne(dp_qp_slot(q[0], p)->qwr, copy);
+		}
+		ck_assert_uint_eq(c->begun, DEPTH - 1);
+		dp_order_done(&q[0]->order, 1, q[0]->rail[1].posted);
+		ck_assert_int_eq(dp_qp_release(q[0]), DP_RELEASED);
+		ck_assert(!dp_order_queued(&q[0]->order));
+		q[0]->order.done[0] = q[0]->order.match = q[0]->order.deliver = q[0]->order.tail = q[0]->order.next;
+	}
+	/* one that is larger is not among them */
+	bulk.wr_id = 1;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &bulk, &bad), 0);
+	q[0]->cap.max_inline_data = 4096;
+	s[0].length = 4096;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	copy = dp_qp_slot(q[0], q[0]->order.next - 1)->qwr;
+	ck_assert((char *)copy < c->mem || (char *)copy >= c->mem + c->n * c->room);
+	dp_queue_drop(q[0]);
+	dp_copies_free(q[0]);
+}
+END_TEST
+
 /* A key that was taken away is not known any more when dp_key_barrier() has returned. */
 START_TEST(barrier_forgets)
 {
@@ -590,6 +638,7 @@ int main(void)
 	tcase_add_loop_test(t, bulk_short, 0, 4);
 	tcase_add_loop_test(t, depth_while_held, 0, 3);
 	tcase_add_test(t, no_room_when_posting);
+	tcase_add_test(t, copies);
 	tcase_add_test(t, barrier_forgets);
 	suite_add_tcase(s, t);
 	return run_suite(s);
