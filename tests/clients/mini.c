@@ -106,6 +106,17 @@ int mend_new_qp(struct mend *e, const struct mend_want *w)
 	return 0;
 }
 
+int mend_new_cq(struct mend *e, const struct mend_want *w, int cqe, struct ibv_comp_channel *on, void *cq_context)
+{
+	if (e->qp)
+		CHECK(!vb.destroy_qp(e->qp), "destroy_qp");
+	e->qp = NULL;
+	CHECK(!vb.destroy_cq(e->cq), "destroy_cq");
+	e->cq = any_create_cq(e->dev.ctx, cqe, cq_context, on, 0);
+	CHECK(e->cq && e->cq->channel == on, "create_cq: %s", strerror(errno));
+	return e->cq ? mend_new_qp(e, w) : -EIO;
+}
+
 int mend_open(struct mend *e, const struct mini *m, const char *dev, const struct mend_want *w)
 {
 	int err;

@@ -59,6 +59,8 @@ struct mend_want {
 /* Device, CQ, one QP in RESET and `len` bytes of zeroed, registered memory. 0 or -errno; prints the cause. */
 int mend_open(struct mend *e, const struct mini *m, const char *dev, const struct mend_want *w);
 int mend_new_qp(struct mend *e, const struct mend_want *w);	/* in place of e->qp, which is destroyed if there is one */
+/* A CQ on the channel, or on none, and a QP, in place of what the end has. */
+int mend_new_cq(struct mend *e, const struct mend_want *w, int cqe, struct ibv_comp_channel *on, void *cq_context);
 int mend_join(struct mend *a, struct mend *b, const struct rc_opts *o);	/* a == b: a QP connected to itself */
 void mend_close(struct mend *e);
 

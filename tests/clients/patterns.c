@@ -29,16 +29,9 @@ static void join(void)
 	mini_nap(m.settle_ms);
 }
 
-/* A CQ on the channel, or on none, in place of what the end has. */
 static void new_cq(struct mend *e, struct ibv_comp_channel *on)
 {
-	if (e->qp)
-		CHECK(!vb.destroy_qp(e->qp), "destroy_qp");
-	e->qp = NULL;
-	CHECK(!vb.destroy_cq(e->cq), "destroy_cq");
-	e->cq = vb.create_cq(e->dev.ctx, 256, &ctxs[e == &b], on, 0);
-	CHECK(e->cq && e->cq->channel == on, "create_cq: %s", strerror(errno));
-	CHECK(!mend_new_qp(e, &want), "create_qp");
+	CHECK(!mend_new_cq(e, &want, 256, on, &ctxs[e == &b]), "create_qp");
 }
 
 /* Sleeps until the channel has an event, and checks whose it is. */
