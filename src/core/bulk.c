@@ -4,160 +4,180 @@
  * program that streams data, or whose signals are acknowledged when its next data come. post.c does what is not done here.
  */
 #include "qp.h"
+#include "order_short.h"
 
-/* What is known of a WR that goes this way. */
-struct bulk {
-	const struct dp_part *part;
-	const struct dp_rkeys *keys;
-	const uint32_t *lkeys;
-	unsigned bytes_on; /* so many rails */
-};
-
-/* Room and keys for the parts. False: not all of them. */
-static inline __attribute__((always_inline)) bool ready(struct dp_qp *q, const struct ibv_send_wr *wr, struct bulk *b,
-							 bool alone)
+/* Cuts wr and writes down how such as wr go. False: it is not for this way; then nothing is written down. */
+__attribute__((noinline)) static bool find_way(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
-	const struct dp_rkeys *keys = NULL;
-	enum dp_fallback why;
+	const struct ibv_sge *sge = wr->sg_list;
+	struct dp_way *w = &q->way;
+	/* before the look-up: what changes after it is noticed */
+	uint64_t gen = atomic_load_explicit(&q->c->lkeys_gen, memory_order_acquire);
+	const struct dp_rkeys *keys = q->rpd ? dp_qp_rkeys(q, wr->wr.rdma.rkey) : NULL;
+	const uint32_t *lkeys;
 
+	w->rkey = UINT64_MAX;
 	/* what goes whole for a reason is counted in post.c */
-	if (q->rpd && dp_rpd_usable(q->rpd, &why))
-		keys = dp_qp_rkeys(q, wr->wr.rdma.rkey);
-	if (!keys)
+	if (!keys || sge->length < q->policy.split_min || !q->cap.max_send_sge)
 		return false;
-	for (uint32_t r = 1, nr = q->nrails; r < nr; r++) {
-		const struct dp_rail *rail = &q->rail[r];
+	w->bytes_on = dp_qp_cut(q, wr->wr.rdma.remote_addr, sge->length);
+	/* all on rail 0: no parts */
+	if (w->bytes_on < 2 && q->cut.part[0].len)
+		return false;
+	lkeys = dp_mr_lkeys(q->c, sge->lkey);
+	if (!lkeys)
+		return false;
+	for (uint32_t r = 0, nr = q->nrails; r < nr; r++) {
+		struct dp_rail *rail = &q->rail[r];
+		const struct dp_part *part = &q->cut.part[r];
 
-		if (rail->peer_sib_idx >= keys->n ||
-		    (b->part[r].len && (!rail->max_sge || !dp_qp_room_on(q, r))))
+		if (r && (rail->peer_sib_idx >= keys->n || (part->len && !rail->max_sge)))
 			return false;
-		/* a flush that could not be posted yet goes with the next chain */
-		if (alone && __builtin_expect(dp_order_flush_wanted(&q->order, r), 0))
-			return false;
+		w->part[r] = *part;
+		rail->way_noted = rail->flushes && wr->opcode == IBV_WR_RDMA_WRITE && (keys->flags & DP_RKEY_READ);
+		rail->way_sge = (struct ibv_sge){ .length = (uint32_t)part->len,
+						  .lkey = r ? lkeys[rail->sib_idx] : sge->lkey };
+		rail->way_wr = (struct ibv_send_wr){
+			.sg_list = &rail->way_sge,
+			.num_sge = part->len != 0,
+			.opcode = wr->opcode,
+			.send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma.rkey = r ? keys->key[rail->peer_sib_idx] : wr->wr.rdma.rkey,
+		};
 	}
-	b->keys = keys;
-	b->lkeys = dp_mr_lkeys(q->c, wr->sg_list->lkey);
-	return b->lkeys;
+	w->base = q->cut.base;
+	w->len = sge->length;
+	w->lkey = sge->lkey;
+	w->opcode = wr->opcode;
+	w->flags = DP_OP_BULK | DP_OP_PLAIN | (wr->opcode == IBV_WR_RDMA_READ ? DP_OP_READ : 0);
+	w->keys = keys;
+	w->shift = keys->shift;
+	w->gen = gen;
+	w->rkey = wr->wr.rdma.rkey;
+	return true;
 }
 
-/* Enters wr. False: it is not for this way, nothing was done. */
-static inline __attribute__((always_inline)) bool enter(struct dp_qp *q, const struct ibv_send_wr *wr, struct bulk *b,
-							 bool alone)
+/*
+ * Programs mostly ask for the same over and over. Whoever takes a remote key away, or lets q's rails be others, makes q forget
+ * the way (dp_qp_forget_key()).
+ */
+static inline __attribute__((always_inline)) bool knows_way(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
-	unsigned flags = DP_OP_BULK | DP_OP_PLAIN | dp_qp_signaled(q, wr->send_flags);
-	uint64_t pos, remote = wr->wr.rdma.remote_addr;
-	uint32_t len = wr->sg_list->length;
-	struct dp_order *o = &q->order;
+	const struct dp_way *w = &q->way;
 
-	if (!o->bonded || o->flush || o->post0 != o->next || o->posts != o->next || len < q->policy.split_min ||
-	    dp_order_full(o) || !q->cap.max_send_sge)
+	return __builtin_expect(w->rkey == wr->wr.rdma.rkey && w->len == wr->sg_list->length && w->lkey == wr->sg_list->lkey &&
+				w->base == (wr->wr.rdma.remote_addr & (q->policy.align - 1)) && w->opcode == wr->opcode &&
+				w->gen == atomic_load_explicit(&q->c->lkeys_gen, memory_order_acquire), 1);
+}
+
+/* May wr, all of whose parts go at once, be posted now? Then q->way is its way. */
+static inline __attribute__((always_inline)) bool may_go(struct dp_qp *q, const struct ibv_send_wr *wr, bool alone, uint32_t nr)
+{
+	const struct dp_order *o = &q->order;
+	enum dp_fallback why;
+
+	if (!o->bonded || o->flush || o->post0 != o->next || o->posts != o->next || dp_order_full(o))
 		return false;
 	/* the provider has room for it that the program has not: post.c refuses it */
 	if (__builtin_expect(dp_order_may_hold(o) && o->next - o->deliver >= q->cap.max_send_wr, 0))
 		return false;
-	b->bytes_on = dp_qp_cut(q, remote, len);
-	b->part = q->cut.part;
-	/* all on rail 0: no parts */
-	if (b->bytes_on < 2 && b->part[0].len)
+	if (!knows_way(q, wr) && !find_way(q, wr))
 		return false;
-	if (!ready(q, wr, b, alone))
-		return false;
-	if (wr->opcode == IBV_WR_RDMA_READ)
-		flags |= DP_OP_READ;
-	pos = dp_order_add_free(o, flags, remote + b->keys->shift, wr->sg_list->addr, b->part);
-	if (pos == UINT64_MAX)
-		return false;
-	dp_slot_fill(dp_qp_slot(q, pos), wr->wr_id, len, wr->opcode);
-	return true;
+	for (uint32_t r = 1; r < nr; r++) {
+		if (q->way.part[r].len && !dp_qp_room_on(q, r))
+			return false;
+		/* a flush that could not be posted yet goes with the next chain */
+		if (alone && __builtin_expect(dp_order_flush_wanted(o, r), 0))
+			return false;
+	}
+	return dp_rpd_usable(q->rpd, &why);
 }
 
-/* Makes w the request for one part of wr; its list of SGEs is s. */
-static inline void make(struct ibv_send_wr *w, struct ibv_sge *s, const struct ibv_send_wr *wr, const struct dp_part *part,
-			uint64_t wr_id, unsigned int flags, uint32_t lkey, uint32_t rkey)
+/* The request for rail r's part of wr, as on q->way. */
+static inline struct ibv_send_wr *part_of(struct dp_qp *q, const struct ibv_send_wr *wr, uint32_t r, uint64_t wr_id)
 {
-	w->wr_id = wr_id;
-	w->next = NULL;
-	w->sg_list = s;
-	w->num_sge = part->len != 0;
-	w->opcode = wr->opcode;
-	w->send_flags = flags;
-	w->wr.rdma.remote_addr = wr->wr.rdma.remote_addr + part->offset;
-	w->wr.rdma.rkey = rkey;
-	s->addr = wr->sg_list->addr + part->offset;
-	s->length = (uint32_t)part->len;
-	s->lkey = lkey;
+	struct dp_rail *rail = &q->rail[r];
+	uint64_t at = q->way.part[r].offset;
+
+	rail->way_wr.wr_id = wr_id;
+	rail->way_wr.wr.rdma.remote_addr = wr->wr.rdma.remote_addr + at;
+	rail->way_sge.addr = wr->sg_list->addr + at;
+	return &rail->way_wr;
 }
 
-static inline void put(struct dp_chain *ch, const struct ibv_send_wr *wr, const struct dp_part *part, uint64_t wr_id,
-		       unsigned int flags, uint32_t lkey, uint32_t rkey)
+static inline void put(struct dp_chain *ch, const struct ibv_send_wr *part, unsigned int flags)
 {
 	struct ibv_send_wr *w = &ch->wr[ch->n];
+	uint32_t len = part->sg_list->length;
 
 	if (ch->n)
 		ch->wr[ch->n - 1].next = w;
 	ch->n++;
 	ch->msgs++;
+	*w = *part;
+	w->send_flags = flags;
 	/* there are at least as many SGEs as requests: max_send_sge is not 0 */
-	make(w, &ch->sge[ch->nsge], wr, part, wr_id, flags, lkey, rkey);
+	w->sg_list = &ch->sge[ch->nsge];
+	*w->sg_list = *part->sg_list;
 	ch->nsge += (unsigned)w->num_sge;
-	ch->bytes += part->len;
-	if (wr->opcode == IBV_WR_RDMA_READ)
-		ch->reads += part->len;
+	ch->bytes += len;
+	if (w->opcode == IBV_WR_RDMA_READ)
+		ch->reads += len;
 }
 
 /* What part r writes may have to be flushed, if there comes a signal that asks for it. */
-static inline void note_write(struct dp_qp *q, const struct ibv_send_wr *wr, const struct bulk *b, uint32_t r)
+static inline void note_write(struct dp_qp *q, const struct ibv_send_wr *wr, uint32_t r)
 {
 	/* no rail is in `flush`, so that nothing need be said of what cannot be */
-	if (q->rail[r].flushes && wr->opcode == IBV_WR_RDMA_WRITE && (b->keys->flags & DP_RKEY_READ))
-		dp_flush_wrote(q, r, q->order.planned[r], wr->wr.rdma.remote_addr + b->part[r].offset + b->part[r].len - 1,
-			       wr->wr.rdma.rkey, b->keys);
+	if (q->rail[r].way_noted)
+		dp_flush_wrote(q, r, q->order.planned[r], wr->wr.rdma.remote_addr + q->way.part[r].offset + q->way.part[r].len - 1,
+			       wr->wr.rdma.rkey, q->way.keys);
 }
 
-static inline void count(const struct bulk *b)
+static inline void count(const struct dp_qp *q)
 {
-	dp_count(b->bytes_on > 1 ? &dp_counters.splits : &dp_counters.spreads, 1);
+	dp_count(q->way.bytes_on > 1 ? &dp_counters.splits : &dp_counters.spreads, 1);
 }
 
 bool dp_bulk_add(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
-	struct bulk b;
+	uint64_t pos;
 
-	if (wr->num_sge != 1 || !dp_bulk_like(wr, wr->sg_list->length) || !enter(q, wr, &b, false))
+	if (wr->num_sge != 1 || !dp_bulk_like(wr, wr->sg_list->length) || !may_go(q, wr, false, q->nrails))
 		return false;
-	put(&q->rail[0].chain, wr, &b.part[0], wr->wr_id, wr->send_flags, wr->sg_list->lkey, wr->wr.rdma.rkey);
+	pos = dp_order_add_free(&q->order, q->way.flags | dp_qp_signaled(q, wr->send_flags), wr->wr.rdma.remote_addr + q->way.shift,
+				wr->sg_list->addr, q->way.part);
+	if (pos == UINT64_MAX)
+		return false;
+	dp_slot_fill(dp_qp_slot(q, pos), wr->wr_id, wr->sg_list->length, wr->opcode);
+	put(&q->rail[0].chain, part_of(q, wr, 0, wr->wr_id), wr->send_flags);
 	for (uint32_t r = 1, nr = q->nrails; r < nr; r++) {
-		struct dp_rail *rail = &q->rail[r];
-
-		if (!b.part[r].len)
+		if (!q->way.part[r].len)
 			continue;
 		/* the last of the chain will be signalled */
-		put(&rail->chain, wr, &b.part[r], q->order.planned[r], 0, b.lkeys[rail->sib_idx],
-		    b.keys->key[rail->peer_sib_idx]);
-		note_write(q, wr, &b, r);
+		put(&q->rail[r].chain, part_of(q, wr, r, q->order.planned[r]), 0);
+		note_write(q, wr, r);
 	}
-	count(&b);
+	count(q);
 	return true;
 }
 
 /* The siblings' parts of wr, alone in its list and taken by rail 0. False: one was refused. */
-static inline bool post_siblings(struct dp_qp *q, const struct ibv_send_wr *wr, const struct bulk *b, struct ibv_send_wr *w,
-				 struct ibv_sge *s)
+static inline __attribute__((always_inline)) bool post_siblings(struct dp_qp *q, const struct ibv_send_wr *wr, uint32_t nr)
 {
 	bool ok = true, news = dp_meter_of_note(q, 0);
 
-	for (uint32_t r = 1, nr = q->nrails; r < nr; r++) {
+	for (uint32_t r = 1; r < nr; r++) {
 		struct dp_rail *rail = &q->rail[r];
-		uint64_t seq = q->order.planned[r], len = b->part[r].len;
+		uint64_t seq = q->order.planned[r], len = q->way.part[r].len;
 
 		if (!len)
 			continue;
-		note_write(q, wr, b, r);
-		make(w, s, wr, &b->part[r], seq, IBV_SEND_SIGNALED, b->lkeys[rail->sib_idx], b->keys->key[rail->peer_sib_idx]);
+		note_write(q, wr, r);
 		news |= dp_meter_of_note(q, r);
-		if (!dp_rail_post(rail, w, seq))
+		if (!dp_rail_post(rail, part_of(q, wr, r, seq), seq))
 			ok = false;
-		else if (rail->flow)
+		else
 			dp_flow_count(rail->flow, len, 1, wr->opcode == IBV_WR_RDMA_READ ? len : 0);
 	}
 	if (news)
@@ -165,33 +185,61 @@ static inline bool post_siblings(struct dp_qp *q, const struct ibv_send_wr *wr, 
 	return ok;
 }
 
+/* With lock held. False: it is not for this way, nothing was done. *ret: post_send's, or -1: a sibling refused. */
+static inline __attribute__((always_inline)) bool post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+							uint32_t nr, int *ret)
+{
+	uint64_t remote, pos;
+	const struct dp_part *part = q->way.part;
+	struct ibv_send_wr *w;
+	unsigned flags;
+
+	if (!may_go(q, wr, true, nr))
+		return false;
+	remote = wr->wr.rdma.remote_addr + q->way.shift;
+	flags = q->way.flags | dp_qp_signaled(q, wr->send_flags);
+	if (!dp_order_is_free(&q->order, flags, remote, wr->sg_list->addr, part))
+		return false;
+	/*
+	 * One request for each rail, no chain. Entered when rail 0 has taken it, so that what was refused need not be taken back:
+	 * its completion is not looked at without the lock.
+	 */
+	w = part_of(q, wr, 0, wr->wr_id);
+	w->send_flags = wr->send_flags;
+	*ret = q->post_send(q->qp, w, bad);
+	if (__builtin_expect(*ret, 0)) {
+		*bad = wr;
+		return true;
+	}
+	pos = dp_order_enter_free(&q->order, flags, remote, wr->sg_list->addr, part, nr, false);
+	dp_slot_fill(dp_qp_slot(q, pos), wr->wr_id, wr->sg_list->length, wr->opcode);
+	dp_flow_count(q->flow0, part[0].len, 1, wr->opcode == IBV_WR_RDMA_READ ? part[0].len : 0);
+	count(q);
+	if (__builtin_expect(!post_siblings(q, wr, nr), 0))
+		*ret = -1;
+	/* q->busy stays as it is: nothing was queued, and what is held is no other */
+	return true;
+}
+
+/* Apart, so that nothing is kept of it where all is well. */
+__attribute__((noinline)) static int sibling_refused(struct dp_qp *q)
+{
+	dp_drop(&q->lock);
+	dp_qp_sibling_refused(q);
+	return 0;
+}
+
 int dp_bulk_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
 {
-	struct ibv_send_wr w;
-	struct ibv_sge s;
-	bool refused = false;
-	struct bulk b;
-	int ret;
+	bool done = false;
+	int ret = 0;
 
 	dp_take(&q->lock);
-	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED || !enter(q, wr, &b, true)) {
-		dp_drop(&q->lock);
-		return dp_post_tracked(q, wr, bad, session);
-	}
-	/* one request for each rail: no chain */
-	make(&w, &s, wr, &b.part[0], wr->wr_id, wr->send_flags, wr->sg_list->lkey, wr->wr.rdma.rkey);
-	ret = q->post_send(q->qp, &w, bad);
-	if (__builtin_expect(ret, 0)) {
-		*bad = wr;
-		dp_order_undo(&q->order);
-	} else {
-		dp_flow_count(q->rail[0].flow, b.part[0].len, 1, wr->opcode == IBV_WR_RDMA_READ ? b.part[0].len : 0);
-		count(&b);
-		refused = !post_siblings(q, wr, &b, &w, &s);
-		/* q->busy stays as it is: nothing was queued, and what is held is no other */
-	}
+	if (__builtin_expect(atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED, 1))
+		/* two are by far the most frequent number */
+		done = q->nrails == 2 ? post(q, wr, bad, 2, &ret) : post(q, wr, bad, q->nrails, &ret);
+	if (__builtin_expect(done && ret < 0, 0))
+		return sibling_refused(q);
 	dp_drop(&q->lock);
-	if (__builtin_expect(refused, 0))
-		dp_qp_sibling_refused(q);
-	return ret;
+	return __builtin_expect(done, 1) ? ret : dp_post_tracked(q, wr, bad, session);
 }

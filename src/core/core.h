@@ -92,6 +92,7 @@ struct dp_ctx {
 	struct dp_meter meter[DP_OWN_METERS];
 	struct dp_hmap qpns;	/* qp_num -> struct dp_qp, RC QPs of this context; dp_hmap_get_held() only */
 	struct dp_hmap lkeys;	/* lkey -> struct dp_mr */
+	_Atomic uint64_t lkeys_gen; /* raised when something comes there or goes */
 	_Atomic uint32_t refs;	/* PDs, CQs, channels, QPs */
 	_Atomic bool closed;	/* the siblings are closed or about to be; objects that the program left behind stay */
 	dp_lock lock;
@@ -512,7 +513,24 @@ struct dp_rail {
 	bool rts, dead;
 	bool mute; /* its probe was not answered: nothing goes there, but the peer's may come */
 	struct dp_flow *flow;
+	struct ibv_send_wr way_wr; /* the part here of what goes dp_qp.way */
+	struct ibv_sge way_sge;
+	bool way_noted; /* what it writes may have to be flushed */
 	struct dp_chain chain;
+};
+
+/* bulk.c: how the last bulk WR went that was cut the short way. Another of this kind has other addresses only. */
+struct dp_way {
+	uint64_t rkey; /* UINT64_MAX: there was none */
+	uint64_t base, len; /* as in dp_qp.cut */
+	uint64_t gen;	/* dp_ctx.lkeys_gen, when its local keys were looked up */
+	uint32_t lkey;
+	enum ibv_wr_opcode opcode;
+	unsigned flags; /* of its op, but for SIGNALED */
+	unsigned bytes_on; /* so many rails */
+	const struct dp_rkeys *keys;
+	uint64_t shift;
+	struct dp_part part[DP_MAX_RAILS]; /* of rail[].way_wr */
 };
 
 struct dp_bond; /* bond.c */
@@ -561,6 +579,7 @@ struct dp_qp {
 	uint32_t known_rkey;
 	uint64_t lone_rkey;	   /* known_rkey, if it is known and asks for nothing but lone_shift; else UINT64_MAX */
 	uint64_t lone_shift;
+	struct dp_way way;
 	uint64_t spread_min;	   /* dp_cfg's, at hand */
 	struct dp_flow *flow0;	   /* rail[0].flow; NULL: before it is bonded */
 	bool busy;		   /* counted in scq->busy */

@@ -385,14 +385,16 @@ static inline bool note_done(struct dp_icq *icq, struct dp_rail *rail, const str
 
 	/* a retry is of what is queued, as is what a flush lets go; the spare has nothing but flushes */
 	if (wc->status != IBV_WC_SUCCESS || (wc->wr_id & DP_FLUSH_BIT) || rail->probe == DP_PROBE_SENT || q->busy ||
-	    q->retry || dp_order_queued(&q->order) || dp_order_held(&q->order) != UINT64_MAX || q->order.flush ||
+	    q->retry || dp_order_queued(&q->order) || q->order.flush ||
+	    (dp_order_may_hold(&q->order) && dp_order_held(&q->order) != UINT64_MAX) ||
 	    atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED)
 		return false;
 	atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
 	rail->signaled--;
 	if (wc->wr_id > rail->seen)
 		rail->seen = wc->wr_id;
-	dp_order_done(&q->order, rail->idx, wc->wr_id);
+	if (!dp_order_done_one(&q->order, rail->idx, wc->wr_id))
+		dp_order_done(&q->order, rail->idx, wc->wr_id);
 	if (dp_meter_of_note(q, rail->idx))
 		dp_meter_update(q);
 	return true;
@@ -402,8 +404,8 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 {
 	struct dp_rail *rail = dp_hmap_get(&icq->sib->twins, wc->qp_num);
 	bool flush = wc->wr_id & DP_FLUSH_BIT;
-	uint64_t seq = dp_flush_covers(wc->wr_id);
 	struct dp_qp *q;
+	uint64_t seq;
 
 	if (!rail || rail->icq != icq)
 		return; /* of a twin that is gone */
@@ -413,6 +415,7 @@ static void twin_done(struct dp_cq *cq, struct dp_icq *icq, const struct ibv_wc 
 		dp_drop(&q->lock);
 		return;
 	}
+	seq = dp_flush_covers(wc->wr_id);
 	if (rail->probe == DP_PROBE_SENT) {
 		atomic_fetch_sub_explicit(&icq->pending, 1, memory_order_relaxed);
 		rail->signaled--;

@@ -122,8 +122,7 @@ void dp_meter_update(struct dp_qp *q)
 
 void dp_trip_ended(struct dp_qp *q, const struct dp_slot *s)
 {
-	if (s->posted_ns)
-		dp_meter_rtt(q, dp_now_ns() - s->posted_ns);
+	dp_meter_rtt(q, dp_now_ns() - s->posted_ns);
 }
 
 void dp_meter_drop(struct dp_qp *q)

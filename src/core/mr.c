@@ -194,10 +194,12 @@ void dp_mr_publish(struct dp_mr_rec *r)
 	if (!r->m.usable)
 		return;
 	dp_take(&pd->lock);
+	/* release, here and below: who finds it raised finds what is there now */
 	if (dp_hmap_put(&pd->c->lkeys, r->m.lkey, &r->m) || dp_hmap_put(&pd->rkeys, r->m.rkey, &r->m))
 		dp_warn("%s: out of memory: a memory region uses this port only", pd->c->dev);
 	else
 		call = dp_push_list(r);
+	atomic_fetch_add_explicit(&pd->c->lkeys_gen, 1, memory_order_release);
 	dp_drop(&pd->lock);
 	if (call)
 		dp_push_call(pd);
@@ -211,6 +213,7 @@ struct dp_holder *dp_mr_unpublish(struct dp_mr_rec *r)
 	dp_take(&pd->lock);
 	if (dp_hmap_get(&pd->c->lkeys, r->m.lkey) == &r->m)
 		dp_hmap_del(&pd->c->lkeys, r->m.lkey);
+	atomic_fetch_add_explicit(&pd->c->lkeys_gen, 1, memory_order_release);
 	if (dp_hmap_get(&pd->rkeys, r->m.rkey) == &r->m)
 		dp_hmap_del(&pd->rkeys, r->m.rkey);
 	dp_push_unlist(r);

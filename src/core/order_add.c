@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /* The order machine's entry: what a WR has to wait for, and its record. order.c has what happens to it then. */
-#include "order_priv.h"
+#include "order_short.h"
 
 #include <string.h>
 
@@ -269,92 +269,11 @@ bool dp_order_alone(struct dp_order *o, bool strong)
 	return true;
 }
 
-/* Is a part of bulk clear of what is outstanding on rail e? By the hulls: true is certain. */
-static inline bool clear_of(const struct dp_order *o, uint32_t e, unsigned flags, uint64_t remote, uint64_t local,
-			    const struct dp_part *part)
-{
-	const struct dp_range *h = &o->hull[e], *lh = &o->lhull[e];
-
-	if (o->planned[e] == o->done[e] || !part->len)
-		return true;
-	remote += part->offset;
-	local += part->offset;
-	/* none is empty, but for hulls of { 0, 0 } */
-	return (remote + part->len <= h->lo || remote >= h->hi) &&
-	       (!(flags & DP_OP_READ) || local + part->len <= lh->lo || local >= lh->hi);
-}
-
-/* Has a bulk WR nothing to wait for? */
-static inline bool is_free(const struct dp_order *o, unsigned flags, uint64_t remote, uint64_t local,
-			   const struct dp_part *part)
-{
-	uint32_t nr = o->nrails;
-
-	if (o->mode == DP_ORDER_RELAXED)
-		return true;
-	if (o->mode == DP_ORDER_RC || (o->mode == DP_ORDER_STRICT && o->last_signal > o->done[0]) ||
-	    o->last_all > o->done[0])
-		return false;
-	/* by far the most frequent number */
-	if (nr == 2)
-		return clear_of(o, 1, flags, remote, local, &part[0]) && clear_of(o, 0, flags, remote, local, &part[1]);
-	for (uint32_t r = 0; r < nr; r++)
-		for (uint32_t e = 0; e < nr; e++)
-			if (e != r && !clear_of(o, e, flags, remote, local, &part[r]))
-				return false;
-	return true;
-}
-
 uint64_t dp_order_add_free(struct dp_order *o, unsigned flags, uint64_t remote, uint64_t local, const struct dp_part *part)
 {
-	uint64_t pos = o->next, waits0 = o->mode == DP_ORDER_STRICT ? o->last_signal : 0;
-	struct dp_op_rail *or = dp_order_rail(o, pos, 0);
-	struct dp_op *op = dp_order_op(o, pos);
-	uint64_t *last = flags & DP_OP_READ ? o->last_read : o->last_write;
-	uint32_t nr = o->nrails;
-
-	if (!is_free(o, flags, remote, local, part))
+	if (!dp_order_is_free(o, flags, remote, local, part))
 		return UINT64_MAX;
-	o->open = 0;
-	op->flags = flags;
-	op->whole = false;
-	op->behind = DP_BEHIND_NOT;
-	op->full0 = op->fulls = 0;
-	op->before.signal = o->last_signal;
-	op->before.signaled = o->last_signaled;
-	op->before.all = o->last_all;
-	o->next = o->post0 = o->posts = pos + 1;
-	if (flags & DP_OP_SIGNALED)
-		o->last_signaled = pos + 1;
-	for (uint32_t r = 0; r < nr; r++, or++) {
-		uint64_t len = part[r].len, seq = o->planned[r] + (!r || len);
-
-		o->planned[r] = or->seq = seq;
-		or->wait0 = 0;
-		or->waits = waits0;
-		waits0 = 0;
-		or->last_read = o->last_read[r];
-		or->last_write = o->last_write[r];
-		or->remote = or->local = (struct dp_range){ 0, 0 };
-		if (!len) {
-			/* one without bytes on rail 0 is a READ there all the same, but no WRITE */
-			if (!r && (flags & DP_OP_READ))
-				last[0] = seq;
-			continue;
-		}
-		or->remote.lo = remote + part[r].offset;
-		or->remote.hi = or->remote.lo + len;
-		hull_add(&o->hull[r], or->remote);
-		if (flags & DP_OP_READ) {
-			or->local.lo = local + part[r].offset;
-			or->local.hi = or->local.lo + len;
-			hull_add(&o->lhull[r], or->local);
-		}
-		o->bytes[r] += len;
-		o->sent[r] += len;
-		last[r] = seq;
-	}
-	return pos;
+	return dp_order_enter_free(o, flags, remote, local, part, o->nrails, true);
 }
 
 uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)

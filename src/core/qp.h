@@ -72,7 +72,7 @@ bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsign
 static inline void dp_qp_forget_key(struct dp_qp *q)
 {
 	q->known = NULL;
-	q->lone_rkey = UINT64_MAX;
+	q->lone_rkey = q->way.rkey = UINT64_MAX;
 }
 /* The peer's keys are another's from here on; with lock held. */
 static inline void dp_qp_set_rpd(struct dp_qp *q, struct dp_rpd *rpd)
@@ -164,7 +164,7 @@ void dp_trip_ended(struct dp_qp *q, const struct dp_slot *s);
  */
 static inline void dp_trip_ends(struct dp_qp *q, uint64_t pos, bool lone)
 {
-	if (lone ? dp_trip_timed(q, pos) : dp_meter_needed(q))
+	if ((lone ? dp_trip_timed(q, pos) : dp_meter_needed(q)) && dp_qp_slot(q, pos)->posted_ns)
 		dp_trip_ended(q, dp_qp_slot(q, pos));
 }
 

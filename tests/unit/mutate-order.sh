@@ -152,11 +152,14 @@ mutate reference "data is never cut behind anything" "$(fn untold 's/ && w->sibl
 
 mutate both "widening loses what stands" "$(fn dp_order_widen 's/rail\[(p & o->mask) \* nrails\] =/rail[(p + 1 \& o->mask) * nrails] =/')"
 
-mutate reference "bulk goes the short way although it may have to wait" "$(fn is_free 's/o->mode == DP_ORDER_RELAXED/true/')"
-mutate reference "the short way of bulk forgets the hulls" "$(fn dp_order_add_free 's/hull_add(&o->hull.*/;/')"
+mutate reference "bulk goes the short way although it may have to wait" "$(fn dp_order_is_free 's/o->mode == DP_ORDER_RELAXED/true/')"
+mutate reference "the short way of bulk forgets the hulls" "$(fn dp_order_enter_free 's/hull_add(&o->hull.*/;/')"
 mutate reference "the short way of a signal forgets it" "$(fn dp_order_add_lone 's/ = o->last_signal = / = /')"
-mutate both "the short way gives before the siblings have done" "$(fn dp_order_take_if 's/if (o->done\[r\] < or\[r\].seq)/if (false)/')"
-mutate reference "a signal goes alone although bulk went the short way" "$(fn dp_order_add_free 's/o->open = 0;/;/')"
+mutate both "the short way gives before the siblings have done" "$(fn dp_order_take_if 's/if (o->done\[[r1]\] < or\[[r1]\].seq)/if (false)/')"
+mutate reference "ops are not finished by a sibling that is the last" "$(fn dp_order_done_one 's/o->tail != o->deliver/false/')"
+mutate reference "ops without bytes on a sibling are passed over later" \
+	"$(fn dp_order_done_one 's/if (pos + 1 < o->next.*/if (false)/')"
+mutate reference "a signal goes alone although bulk went the short way" "$(fn dp_order_enter_free 's/o->open = 0;/;/')"
 mutate reference "a signal goes alone although something was entered" "$(fn dp_order_add 's/o->open = 0;/;/')"
 mutate reference "a signal goes alone although siblings are not done" "$(fn dp_order_alone 's/if (!dp_order_reached(.*/if (false)/')"
 mutate reference "a signal goes alone although a completion is held" "$(fn dp_order_match 's/o->open = 0;/;/')"

@@ -338,6 +338,18 @@ static bool same_lone(const struct dp_op *a, const struct dp_op_rail *ar, const 
 	return same && br->local.lo == br->local.hi && !(a->flags & (DP_OP_READ | DP_OP_ATOMIC));
 }
 
+/* The same of bulk that is not to be taken back. */
+static bool same_bulk(const struct dp_op *a, const struct dp_op_rail *ar, const struct dp_op *b,
+		      const struct dp_op_rail *br, uint32_t nrails)
+{
+	bool same = a->flags == b->flags && !a->whole && !b->whole;
+
+	for (uint32_t r = 0; r < nrails; r++)
+		same &= ar[r].seq == br[r].seq && same_range(ar[r].remote, br[r].remote) &&
+			(!(a->flags & DP_OP_READ) || same_range(ar[r].local, br[r].local));
+	return same;
+}
+
 /* Is d's local range cut as its bytes are? So it is with one SGE. */
 static bool cut_alike(const struct dp_op_desc *d, uint32_t nrails)
 {
@@ -380,6 +392,23 @@ static uint64_t add_short(struct dp_order *o, const struct dp_op_desc *d)
 	return dp_order_add_lone(o, d->flags, d->remote.lo, d->remote.hi);
 }
 
+/* Entered so as not to be taken back, bulk leaves the state a, which it leaves with op and rail as its record. */
+static void check_no_undo(const struct dp_order *o, const struct dp_op_desc *d, const struct dp_order *a, const struct dp_op *op,
+			  const struct dp_op_rail *rail)
+{
+	uint64_t p = o->next;
+	struct dp_order c;
+
+	memcpy(&c, o, sizeof(c));
+	memset(dp_order_rail(o, p, 0), 0x5a, o->nrails * sizeof(*rail));
+	memset(dp_order_op(o, p), 0x5a, sizeof(*op));
+	demand(dp_order_enter_free(&c, d->flags, d->remote.lo, d->local.lo, d->part, c.nrails, false) == p,
+	       "without undo it has another position");
+	demand(!memcmp(&c, a, sizeof(c)), "op %lu leaves another state without undo", (unsigned long)p);
+	demand(same_bulk(dp_order_op(o, p), dp_order_rail(o, p, 0), op, rail, o->nrails),
+	       "op %lu leaves another record without undo", (unsigned long)p);
+}
+
 /* The short ways to enter an op and to post it leave what the long one leaves, or decline and change nothing. */
 static void check_short(const struct dp_order *o, const struct dp_op_desc *d)
 {
@@ -399,6 +428,8 @@ static void check_short(const struct dp_order *o, const struct dp_op_desc *d)
 	memcpy(&b, o, sizeof(b));
 	op = *dp_order_op(o, p);
 	memcpy(rail, dp_order_rail(o, p, 0), size);
+	if (!op.whole)
+		check_no_undo(o, d, &a, &op, rail);
 	*dp_order_op(o, p) = was;
 	memcpy(dp_order_rail(o, p, 0), rail_was, size);
 	demand(dp_order_add(&b, d) == p, "the short way has another position");
@@ -645,6 +676,21 @@ static void believe(struct world *w, uint32_t rail)
 	}
 }
 
+/* Fragments up to seq are acknowledged. The short way is as the long one, or declines and changes nothing. */
+static void done(struct dp_order *o, uint32_t rail, uint64_t seq)
+{
+	struct dp_order a;
+	bool shortly;
+
+	/* neither writes to the arrays */
+	memcpy(&a, o, sizeof(a));
+	shortly = dp_order_done_one(&a, rail, seq);
+	demand(shortly || !memcmp(&a, o, sizeof(a)), "the short way to acknowledge declines, and leaves something behind");
+	dp_order_done(o, rail, seq);
+	demand(!shortly || !memcmp(&a, o, sizeof(a)), "the short way to acknowledge %lu on rail %u leaves another state",
+	       (unsigned long)seq, rail);
+}
+
 static bool ack_unplaced(struct world *w, uint32_t rail, unsigned n)
 {
 	struct ref *r = &w->r;
@@ -659,7 +705,7 @@ static bool ack_unplaced(struct world *w, uint32_t rail, unsigned n)
 	if (last == UINT32_MAX)
 		return false;
 	r->nic[rail] = (uint16_t)(last + 1);
-	dp_order_done(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq);
+	done(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq);
 	believe(w, rail);
 	return true;
 }
@@ -857,7 +903,7 @@ bool world_ack(struct world *w, uint32_t rail, unsigned n)
 	if (last == UINT32_MAX)
 		return false;
 	r->acked[rail] = (uint16_t)(last + 1);
-	dp_order_done(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq);
+	done(&w->o, rail, dp_order_rail(&w->o, last, rail)->seq);
 	return true;
 }
 
