@@ -80,20 +80,24 @@ static bool timed(void)
 	return dp_cfg.diag_json[0];
 }
 
-static void update(struct dp_qp *q, uint32_t r, uint64_t now)
+/* *now: the time; 0: it was not asked for yet. What was only posted needs none. */
+static void update(struct dp_qp *q, uint32_t r, uint64_t *now)
 {
 	const struct dp_order *o = &q->order;
 	struct dp_rail *rail = &q->rail[r];
 	uint64_t sent = o->sent[r] - rail->metered_sent, arrived = o->arrived[r] - rail->metered_arrived;
 	struct dp_meter *m = meter_of(q, r);
+	bool flow = timed() && rail->flow;
 
-	if (timed() && rail->flow)
-		advance(rail->flow, sent, arrived, now);
+	if (!*now && (arrived || flow))
+		*now = dp_now_ns();
+	if (flow)
+		advance(rail->flow, sent, arrived, *now);
 	/* refused requests were taken back: then sent may have fallen */
 	dp_take(&m->lock);
 	m->open += sent;
 	if (arrived)
-		completed(m, arrived, now);
+		completed(m, arrived, *now);
 	m->planned += o->bytes[r] - rail->metered_planned;
 	m->qps += (o->bytes[r] != 0) - (rail->metered_planned != 0);
 	dp_drop(&m->lock);
@@ -111,13 +115,9 @@ void dp_meter_update(struct dp_qp *q)
 
 	if (!dp_meter_needed(q) && !timed())
 		return;
-	for (uint32_t r = 0; r < q->nrails; r++) {
-		if (!dp_meter_of_note(q, r))
-			continue;
-		if (!now)
-			now = dp_now_ns();
-		update(q, r, now);
-	}
+	for (uint32_t r = 0; r < q->nrails; r++)
+		if (dp_meter_of_note(q, r))
+			update(q, r, &now);
 }
 
 void dp_trip_ended(struct dp_qp *q, const struct dp_slot *s)
