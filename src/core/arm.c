@@ -2,7 +2,7 @@
 /*
  * When a CQ has an event. One port raises one for each arm, when the first completion comes behind it, whoever takes that
  * completion and if it is taken at once. A completion comes, for the program, when it is first seen to be deliverable
- * (cq.c), so nothing that waits in the CQ when it is armed makes an event. dp_cq.armed goes
+ * (poll.c), so nothing that waits in the CQ when it is armed makes an event. dp_cq.armed goes
  *	any     -> ARM_ANY, ARM_SOLICITED	by req_notify_cq
  *	ARM_ANY -> ARM_SPENT			by an event of ours
  *	any     -> ARM_NONE			by an event of the kernel that the program gets

@@ -235,7 +235,7 @@ void dp_keys_after_fork(void);
 
 enum { DP_MSG_KEYS = 0x100, DP_MSG_BOND = 0x120 };
 
-/* ---- completion queues (cq.c) and channels (channel.c) ------------------------------------------------------ */
+/* ---- completion queues (cq.c, ready.c, poll.c) and channels (channel.c) ---------------------------------------- */
 
 /* An internal CQ, into which twins on one sibling complete. */
 struct dp_icq {

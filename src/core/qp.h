@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB */
-/* Between the files that deal with queue pairs: qp.c, twin.c, post.c, chain.c, release.c, fail.c, cq.c. */
+/* Between the files that deal with queue pairs: qp.c, twin.c, post.c, chain.c, release.c, fail.c, poll.c. */
 #ifndef DUALPORT_QP_H
 #define DUALPORT_QP_H
 
@@ -394,7 +394,7 @@ void dp_twin_destroy(struct dp_qp *q, struct dp_rail *rail);
 int dp_gid_of(const struct dp_verbs *real, struct ibv_context *ctx, uint8_t port, int index, union ibv_gid *gid,
 	      uint32_t *type, char *netdev);
 
-/* ---- cq.c */
+/* ---- cq.c, ready.c, poll.c */
 void dp_cq_unready(struct dp_cq *cq, struct dp_qp *q); /* with cq->lock held */
 /* Drops what was read ahead of a QP that was reset or destroyed, as providers do in the CQ; with cq->lock held. */
 void dp_cq_purge(struct dp_cq *cq, uint32_t qp_num);
