@@ -419,6 +419,8 @@ static void not_going(struct dp_qp *q)
 		dp_take(&q->scq->lock);
 	dp_take(&q->lock);
 	q->going = false;
+	/* whoever took keys away meanwhile did not find q */
+	dp_qp_forget_key(q);
 	if (q->scq && atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED) {
 		q->retry = true; /* what might have gone meanwhile */
 		dp_cq_ready(q->scq, q);
