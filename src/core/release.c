@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define COPIES_MAX 1024u
+
 static size_t size_of(const struct dp_qp *q, size_t nsge, bool parts, size_t bytes)
 {
 	size_t size = sizeof(struct dp_qwr) + nsge * sizeof(struct ibv_sge) + bytes;
@@ -21,8 +23,8 @@ void dp_copies_make(struct dp_qp *q)
 	struct dp_copies *c = &q->copies;
 
 	c->room = size_of(q, q->cap.max_send_sge, true, q->cap.max_inline_data);
-	c->n = q->cap.max_send_wr;
-	/* most of it is never touched */
+	/* most of it is never touched; but it may be locked in memory, so there is an end to it */
+	c->n = q->cap.max_send_wr < COPIES_MAX ? q->cap.max_send_wr : COPIES_MAX;
 	c->mem = malloc(c->n * c->room);
 	if (!c->mem)
 		c->n = 0;
@@ -159,7 +161,7 @@ static int release0(struct dp_qp *q)
 		drop_copy(q, p);
 	}
 	/* a provider may free a slot of its queue a little after giving the completion: try again later */
-	q->retry = ret == ENOMEM;
+	q->retry = ret == ENOMEM || ret == -ENOMEM; /* the latter says qedr */
 	q->event = q->retry ? DP_WAIT_ROOM : DP_WAIT_TURN;
 	if (q->retry)
 		return accepted != 0;
