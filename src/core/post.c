@@ -553,20 +553,23 @@ void dp_qp_sibling_refused(struct dp_qp *q)
 	dp_drop(&q->scq->lock);
 }
 
-/* Rail 0 had no room for what was released outside the CQ's lock: who polls tries again, or the progress thread. */
-static void retry_later(struct dp_qp *q)
+/*
+ * What was released outside the CQ's lock rail 0 had no room for, or refused. With it this is found once more, and there is who
+ * tries again, or the queue pair fails.
+ */
+static void go_on(struct dp_qp *q)
 {
 	dp_take(&q->scq->lock);
 	dp_take(&q->lock);
-	if (q->retry && atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED)
-		dp_cq_ready(q->scq, q);
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED)
+		dp_cq_go_on(q->scq, q);
 	dp_drop(&q->lock);
 	dp_drop(&q->scq->lock);
 }
 
 int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
 {
-	bool refused, retry = false;
+	bool refused, left = false;
 	int ret;
 
 	if (!session && atomic_load_explicit(&q->binding, memory_order_relaxed) && dp_bind_posts(q))
@@ -583,8 +586,10 @@ int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr 
 		if (!ret)
 			ret = post_bonded(q, wr, bad);
 		if (dp_queue_may_go(q)) {
-			q->sibling_refused |= dp_qp_release(q) != DP_RELEASED;
-			retry = q->retry;
+			enum dp_release how = dp_qp_release(q);
+
+			q->sibling_refused |= how == DP_REFUSED;
+			left = how == DP_REFUSED0 || q->retry;
 		}
 		dp_meter_update(q);
 		dp_qp_update_busy(q);
@@ -597,7 +602,7 @@ int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr 
 	dp_drop(&q->lock);
 	if (refused)
 		dp_qp_sibling_refused(q);
-	else if (retry)
-		retry_later(q);
+	if (left)
+		go_on(q);
 	return ret;
 }
