@@ -83,6 +83,9 @@ static inline __attribute__((always_inline)) bool may_go(struct dp_qp *q, const 
 		return false;
 	if (!knows_way(q, wr) && !find_way(q, wr))
 		return false;
+	/* a range that ends beyond the last address is no memory's; to the order machine it would be empty */
+	if (__builtin_expect(wr->wr.rdma.remote_addr + q->way.shift > UINT64_MAX - wr->sg_list->length, 0))
+		return false;
 	for (uint32_t r = 1; r < nr; r++) {
 		if (q->way.part[r].len && !dp_qp_room_on(q, r))
 			return false;
@@ -185,9 +188,15 @@ static inline __attribute__((always_inline)) bool post_siblings(struct dp_qp *q,
 	return ok;
 }
 
-/* With lock held. False: it is not for this way, nothing was done. *ret: post_send's, or -1: a sibling refused. */
-static inline __attribute__((always_inline)) bool post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
-							uint32_t nr, int *ret)
+enum went {
+	NOT,	 /* it is not for this way, nothing was done */
+	WENT,	 /* ret is post_send's, of which providers say errno as it is or negative */
+	REFUSED, /* by a sibling */
+};
+
+/* With lock held. */
+static inline __attribute__((always_inline)) enum went post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+							     uint32_t nr, int *ret)
 {
 	uint64_t remote, pos;
 	const struct dp_part *part = q->way.part;
@@ -195,11 +204,11 @@ static inline __attribute__((always_inline)) bool post(struct dp_qp *q, struct i
 	unsigned flags;
 
 	if (!may_go(q, wr, true, nr))
-		return false;
+		return NOT;
 	remote = wr->wr.rdma.remote_addr + q->way.shift;
 	flags = q->way.flags | dp_qp_signaled(q, wr->send_flags);
 	if (!dp_order_is_free(&q->order, flags, remote, wr->sg_list->addr, part))
-		return false;
+		return NOT;
 	/*
 	 * One request for each rail, no chain. Entered when rail 0 has taken it, so that what was refused need not be taken back:
 	 * its completion is not looked at without the lock.
@@ -209,16 +218,14 @@ static inline __attribute__((always_inline)) bool post(struct dp_qp *q, struct i
 	*ret = q->post_send(q->qp, w, bad);
 	if (__builtin_expect(*ret, 0)) {
 		*bad = wr;
-		return true;
+		return WENT;
 	}
 	pos = dp_order_enter_free(&q->order, flags, remote, wr->sg_list->addr, part, nr, false);
 	dp_slot_fill(dp_qp_slot(q, pos), wr->wr_id, wr->sg_list->length, wr->opcode);
 	dp_flow_count(q->flow0, part[0].len, 1, wr->opcode == IBV_WR_RDMA_READ ? part[0].len : 0);
 	count(q);
-	if (__builtin_expect(!post_siblings(q, wr, nr), 0))
-		*ret = -1;
 	/* q->busy stays as it is: nothing was queued, and what is held is no other */
-	return true;
+	return __builtin_expect(post_siblings(q, wr, nr), 1) ? WENT : REFUSED;
 }
 
 /* Apart, so that nothing is kept of it where all is well. */
@@ -231,15 +238,15 @@ __attribute__((noinline)) static int sibling_refused(struct dp_qp *q)
 
 int dp_bulk_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
 {
-	bool done = false;
+	enum went went = NOT;
 	int ret = 0;
 
 	dp_take(&q->lock);
 	if (__builtin_expect(atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED, 1))
 		/* two are by far the most frequent number */
-		done = q->nrails == 2 ? post(q, wr, bad, 2, &ret) : post(q, wr, bad, q->nrails, &ret);
-	if (__builtin_expect(done && ret < 0, 0))
+		went = q->nrails == 2 ? post(q, wr, bad, 2, &ret) : post(q, wr, bad, q->nrails, &ret);
+	if (__builtin_expect(went == REFUSED, 0))
 		return sibling_refused(q);
 	dp_drop(&q->lock);
-	return __builtin_expect(done, 1) ? ret : dp_post_tracked(q, wr, bad, session);
+	return __builtin_expect(went == WENT, 1) ? ret : dp_post_tracked(q, wr, bad, session);
 }

@@ -589,7 +589,8 @@ static int join_host(void)
 	LIST_INIT(&e.watched);
 	sn_faults_join();
 	e.timers = UINT64_MAX;
-	e.heap = calloc(HELD_FIRST, sizeof(*e.heap));
+	if (!e.heap)
+		e.heap = calloc(HELD_FIRST, sizeof(*e.heap));
 	if (!e.heap)
 		return -ENOMEM;
 	e.heap_size = HELD_FIRST;

@@ -26,6 +26,7 @@ static struct ibv_sge got_sge[2];
 static unsigned ngot[2];
 static unsigned nbinds;
 static bool refuse;
+static int refusal = ENOMEM;
 static uint64_t sent_hash[2][2], nsent[2][2]; /* by QP and rail: of all that its provider got */
 static struct ibv_context sib_ctx;
 static struct ibv_qp twin[2];
@@ -43,7 +44,7 @@ static int f_post(struct ibv_qp *p, struct ibv_send_wr *wr, struct ibv_send_wr *
 	ck_assert_ptr_null(wr->next);
 	if (refuse) {
 		*bad = wr;
-		return ENOMEM;
+		return refusal;
 	}
 	got[i] = *wr;
 	got_sge[i] = wr->num_sge ? wr->sg_list[0] : (struct ibv_sge){ 0 };
@@ -84,7 +85,7 @@ static int f_posts(struct ibv_qp *p, struct ibv_send_wr *wr, struct ibv_send_wr 
 
 		if (refuse && !r) {
 			*bad = wr;
-			return ENOMEM;
+			return refusal;
 		}
 		mix(h, wr->wr_id);
 		mix(h, (uint64_t)wr->opcode << 32 | wr->send_flags);
@@ -558,6 +559,52 @@ START_TEST(no_room_when_posting)
 }
 END_TEST
 
+/* Some providers say -ENOMEM: this is the program's to hear, and no sibling's refusal, nor the end of what waits. */
+START_TEST(negative_errno)
+{
+	struct ibv_sge s = { 0x1000, 16384, 7 };
+	struct ibv_send_wr *bad = NULL, wr = { .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { 1 << 20, 9 } };
+	struct ibv_wc wc;
+
+	bulk_setup(DP_ORDER_SIGNAL);
+	refuse = true;
+	refusal = -ENOMEM;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), -ENOMEM);
+	ck_assert_ptr_eq(bad, &wr);
+	ck_assert_int_eq(atomic_load(&q[0]->state), DP_QP_BONDED);
+	ck_assert(q[0]->order.bonded && !q[0]->order.next && !nsent[0][1]);
+	refuse = false;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	s.length = 8;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	dp_order_done(&q[0]->order, 1, 1);
+	refuse = true;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	ck_assert(q[0]->retry && q[0]->on_ready);
+	ck_assert_int_eq(atomic_load(&q[0]->state), DP_QP_BONDED);
+	refuse = false;
+	ck_assert_int_eq(dp_poll_cq(cq->cq, 1, &wc), 0);
+	ck_assert_uint_eq(nsent[0][0], 3);
+}
+END_TEST
+
+/* What is no range of memory goes the long way, which says so; the order machine would take it for nothing. */
+START_TEST(beyond_the_last_address)
+{
+	struct ibv_sge s = { 0x1000, 16384, 7 };
+	struct ibv_send_wr wr = { .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+				  .wr.rdma = { UINT64_MAX - 16383, 9 } };
+
+	bulk_setup(DP_ORDER_SIGNAL);
+	/* of the place in memory, which is what the order machine looks at */
+	wr.wr.rdma.remote_addr += 1 - dp_qp_rkeys(q[0], 9)->shift;
+	ck_assert(!dp_bulk_add(q[0], &wr));
+	ck_assert_uint_eq(q[0]->order.next, 0);
+	wr.wr.rdma.remote_addr -= 4096;
+	ck_assert(dp_bulk_add(q[0], &wr));
+}
+END_TEST
+
 /* Each WR that waits is copied to memory that was there before, which is used again; as many as the send queue is deep. */
 START_TEST(copies)
 {
@@ -638,6 +685,8 @@ int main(void)
 	tcase_add_loop_test(t, bulk_short, 0, 4);
 	tcase_add_loop_test(t, depth_while_held, 0, 3);
 	tcase_add_test(t, no_room_when_posting);
+	tcase_add_test(t, negative_errno);
+	tcase_add_test(t, beyond_the_last_address);
 	tcase_add_test(t, copies);
 	tcase_add_test(t, barrier_forgets);
 	suite_add_tcase(s, t);
