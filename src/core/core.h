@@ -437,9 +437,9 @@ struct dp_qwr {
 };
 
 /*
- * Memory for as many of them as the send queue is deep, up to a limit, from when a QP is bonded on. Providers take none when a program posts,
- * so neither do we: a program may be interrupted there by a handler of its own that takes some, as perftest's does with -D, and
- * that handler, if it came within malloc(), waits for ever for what it has interrupted.
+ * Memory for as many of them as the send queue is deep, up to a limit, from when a QP is bonded on. Providers take none when a
+ * program posts, so neither do we: a program may be interrupted there by a handler of its own that takes some, as perftest's
+ * does with -D, and that handler, if it came within malloc(), waits for ever for what it has interrupted.
  */
 struct dp_copies {
 	char *mem;

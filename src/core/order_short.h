@@ -176,6 +176,7 @@ static inline __attribute__((always_inline)) bool dp_order_take_if(struct dp_ord
 	if (!open) {
 		if (o->flush)
 			return false;
+		/* by far the most frequent number */
 		if (__builtin_expect(o->nrails == 2, 1)) {
 			if (o->done[1] < or[1].seq)
 				return false;
