@@ -6,6 +6,20 @@
 #include "qp.h"
 #include "order_short.h"
 
+#include <stddef.h>
+#include <string.h>
+
+_Static_assert(offsetof(struct ibv_sge, lkey) == offsetof(struct ibv_sge, length) + 4, "read as one");
+
+/* Both in one comparison. */
+static inline uint64_t length_and_lkey(const struct ibv_sge *sge)
+{
+	uint64_t both;
+
+	memcpy(&both, &sge->length, sizeof(both));
+	return both;
+}
+
 /* Cuts wr and writes down how such as wr go. False: it is not for this way; then nothing is written down. */
 __attribute__((noinline)) static bool find_way(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
@@ -46,12 +60,13 @@ __attribute__((noinline)) static bool find_way(struct dp_qp *q, const struct ibv
 		};
 	}
 	w->base = q->cut.base;
-	w->len = sge->length;
-	w->lkey = sge->lkey;
+	w->sge = length_and_lkey(sge);
 	w->opcode = wr->opcode;
 	w->flags = DP_OP_BULK | DP_OP_PLAIN | (wr->opcode == IBV_WR_RDMA_READ ? DP_OP_READ : 0);
 	w->keys = keys;
 	w->shift = keys->shift;
+	w->pair = q->nrails == 2 && wr->opcode == IBV_WR_RDMA_WRITE && w->part[0].len && w->part[1].len &&
+		  !q->rail[1].way_noted;
 	w->gen = gen;
 	w->rkey = wr->wr.rdma.rkey;
 	return true;
@@ -65,35 +80,50 @@ static inline __attribute__((always_inline)) bool knows_way(struct dp_qp *q, con
 {
 	const struct dp_way *w = &q->way;
 
-	return __builtin_expect(w->rkey == wr->wr.rdma.rkey && w->len == wr->sg_list->length && w->lkey == wr->sg_list->lkey &&
+	return __builtin_expect(w->rkey == wr->wr.rdma.rkey && w->sge == length_and_lkey(wr->sg_list) &&
 				w->base == (wr->wr.rdma.remote_addr & (q->policy.align - 1)) && w->opcode == wr->opcode &&
 				w->gen == atomic_load_explicit(&q->c->lkeys_gen, memory_order_acquire), 1);
 }
 
-/* May wr, all of whose parts go at once, be posted now? Then q->way is its way. */
-static inline __attribute__((always_inline)) bool may_go(struct dp_qp *q, const struct ibv_send_wr *wr, bool alone, uint32_t nr)
+/*
+ * Looks up to which op there is room, and whether anything is queued or a flush is wanted that goes with the next chain. False:
+ * not for a single one.
+ */
+__attribute__((noinline)) static bool find_room(struct dp_qp *q)
 {
-	const struct dp_order *o = &q->order;
-	enum dp_fallback why;
+	struct dp_order *o = &q->order;
+	uint64_t end = o->tail + o->mask + 1, more;
 
-	if (!o->bonded || o->flush || o->post0 != o->next || o->posts != o->next || dp_order_full(o))
+	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED || !o->bonded || o->flush ||
+	    o->post0 != o->next || o->posts != o->next)
 		return false;
 	/* the provider has room for it that the program has not: post.c refuses it */
-	if (__builtin_expect(dp_order_may_hold(o) && o->next - o->deliver >= q->cap.max_send_wr, 0))
+	if (dp_order_may_hold(o) && o->deliver + q->cap.max_send_wr < end)
+		end = o->deliver + q->cap.max_send_wr;
+	for (uint32_t r = 1; r < q->nrails; r++) {
+		more = dp_qp_room_on(q, r) ? q->rail[r].sq_size - dp_order_outstanding(o, r) : 0;
+		if (o->next + more < end)
+			end = o->next + more;
+		if (dp_order_flush_wanted(o, r))
+			return false;
+	}
+	o->roomy = end;
+	return o->next < end;
+}
+
+/* May wr, all of whose parts go at once, be posted now, if it has nothing to wait for? Then q->way is its way. */
+static inline __attribute__((always_inline)) bool may_go(struct dp_qp *q, const struct ibv_send_wr *wr)
+{
+	enum dp_fallback why;
+	uint64_t remote;
+
+	if (__builtin_expect(q->order.next >= q->order.roomy, 0) && !find_room(q))
 		return false;
 	if (!knows_way(q, wr) && !find_way(q, wr))
 		return false;
 	/* a range that ends beyond the last address is no memory's; to the order machine it would be empty */
-	if (__builtin_expect(wr->wr.rdma.remote_addr + q->way.shift > UINT64_MAX - wr->sg_list->length, 0))
-		return false;
-	for (uint32_t r = 1; r < nr; r++) {
-		if (q->way.part[r].len && !dp_qp_room_on(q, r))
-			return false;
-		/* a flush that could not be posted yet goes with the next chain */
-		if (alone && __builtin_expect(dp_order_flush_wanted(o, r), 0))
-			return false;
-	}
-	return dp_rpd_usable(q->rpd, &why);
+	remote = wr->wr.rdma.remote_addr + q->way.shift;
+	return __builtin_expect(remote + wr->sg_list->length > remote, 1) && dp_rpd_usable(q->rpd, &why);
 }
 
 /* The request for rail r's part of wr, as on q->way. */
@@ -137,16 +167,16 @@ static inline void note_write(struct dp_qp *q, const struct ibv_send_wr *wr, uin
 			       wr->wr.rdma.rkey, q->way.keys);
 }
 
-static inline void count(const struct dp_qp *q)
+static inline void count(const struct dp_qp *q, bool pair)
 {
-	dp_count(q->way.bytes_on > 1 ? &dp_counters.splits : &dp_counters.spreads, 1);
+	dp_count(pair || q->way.bytes_on > 1 ? &dp_counters.splits : &dp_counters.spreads, 1);
 }
 
 bool dp_bulk_add(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
 	uint64_t pos;
 
-	if (wr->num_sge != 1 || !dp_bulk_like(wr, wr->sg_list->length) || !may_go(q, wr, false, q->nrails))
+	if (wr->num_sge != 1 || !dp_bulk_like(wr, wr->sg_list->length) || !may_go(q, wr))
 		return false;
 	pos = dp_order_add_free(&q->order, q->way.flags | dp_qp_signaled(q, wr->send_flags), wr->wr.rdma.remote_addr + q->way.shift,
 				wr->sg_list->addr, q->way.part);
@@ -161,27 +191,29 @@ bool dp_bulk_add(struct dp_qp *q, const struct ibv_send_wr *wr)
 		put(&q->rail[r].chain, part_of(q, wr, r, q->order.planned[r]), 0);
 		note_write(q, wr, r);
 	}
-	count(q);
+	count(q, false);
 	return true;
 }
 
 /* The siblings' parts of wr, alone in its list and taken by rail 0. False: one was refused. */
-static inline __attribute__((always_inline)) bool post_siblings(struct dp_qp *q, const struct ibv_send_wr *wr, uint32_t nr)
+static inline __attribute__((always_inline)) bool post_siblings(struct dp_qp *q, const struct ibv_send_wr *wr, uint32_t nr,
+								bool pair)
 {
-	bool ok = true, news = dp_meter_of_note(q, 0);
+	bool ok = true, news = dp_meter_of_post(q, 0);
 
 	for (uint32_t r = 1; r < nr; r++) {
 		struct dp_rail *rail = &q->rail[r];
 		uint64_t seq = q->order.planned[r], len = q->way.part[r].len;
 
-		if (!len)
+		if (!pair && !len)
 			continue;
-		note_write(q, wr, r);
-		news |= dp_meter_of_note(q, r);
+		if (!pair)
+			note_write(q, wr, r);
+		news |= dp_meter_of_post(q, r);
 		if (!dp_rail_post(rail, part_of(q, wr, r, seq), seq))
 			ok = false;
 		else
-			dp_flow_count(rail->flow, len, 1, wr->opcode == IBV_WR_RDMA_READ ? len : 0);
+			dp_flow_count(rail->flow, len, 1, !pair && wr->opcode == IBV_WR_RDMA_READ ? len : 0);
 	}
 	if (news)
 		dp_meter_update(q);
@@ -194,20 +226,17 @@ enum went {
 	REFUSED, /* by a sibling */
 };
 
-/* With lock held. */
+/* With lock held, may_go(). nr: q->nrails; pair: q->way's. Constants spare loops and questions. */
 static inline __attribute__((always_inline)) enum went post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
-							     uint32_t nr, int *ret)
+							     uint32_t nr, bool pair, int *ret)
 {
-	uint64_t remote, pos;
+	uint64_t remote = wr->wr.rdma.remote_addr + q->way.shift, pos;
 	const struct dp_part *part = q->way.part;
+	unsigned flags = pair ? DP_OP_BULK | DP_OP_PLAIN | (dp_qp_signaled(q, wr->send_flags) & DP_OP_SIGNALED)
+			      : q->way.flags | dp_qp_signaled(q, wr->send_flags);
 	struct ibv_send_wr *w;
-	unsigned flags;
 
-	if (!may_go(q, wr, true, nr))
-		return NOT;
-	remote = wr->wr.rdma.remote_addr + q->way.shift;
-	flags = q->way.flags | dp_qp_signaled(q, wr->send_flags);
-	if (!dp_order_is_free(&q->order, flags, remote, wr->sg_list->addr, part))
+	if (!dp_order_is_free(&q->order, flags, remote, wr->sg_list->addr, part, nr, pair))
 		return NOT;
 	/*
 	 * One request for each rail, no chain. Entered when rail 0 has taken it, so that what was refused need not be taken back:
@@ -220,12 +249,12 @@ static inline __attribute__((always_inline)) enum went post(struct dp_qp *q, str
 		*bad = wr;
 		return WENT;
 	}
-	pos = dp_order_enter_free(&q->order, flags, remote, wr->sg_list->addr, part, nr, false);
+	pos = dp_order_enter_free(&q->order, flags, remote, wr->sg_list->addr, part, nr, pair, false);
 	dp_slot_fill(dp_qp_slot(q, pos), wr->wr_id, wr->sg_list->length, wr->opcode);
-	dp_flow_count(q->flow0, part[0].len, 1, wr->opcode == IBV_WR_RDMA_READ ? part[0].len : 0);
-	count(q);
+	dp_flow_count(q->flow0, part[0].len, 1, !pair && wr->opcode == IBV_WR_RDMA_READ ? part[0].len : 0);
+	count(q, pair);
 	/* q->busy stays as it is: nothing was queued, and what is held is no other */
-	return __builtin_expect(post_siblings(q, wr, nr), 1) ? WENT : REFUSED;
+	return __builtin_expect(post_siblings(q, wr, nr, pair), 1) ? WENT : REFUSED;
 }
 
 /* Apart, so that nothing is kept of it where all is well. */
@@ -242,9 +271,9 @@ int dp_bulk_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **b
 	int ret = 0;
 
 	dp_take(&q->lock);
-	if (__builtin_expect(atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED, 1))
-		/* two are by far the most frequent number */
-		went = q->nrails == 2 ? post(q, wr, bad, 2, &ret) : post(q, wr, bad, q->nrails, &ret);
+	if (__builtin_expect(may_go(q, wr), 1))
+		went = __builtin_expect(q->way.pair, 1) ? post(q, wr, bad, 2, true, &ret)
+							: post(q, wr, bad, q->nrails, false, &ret);
 	if (__builtin_expect(went == REFUSED, 0))
 		return sibling_refused(q);
 	dp_drop(&q->lock);

@@ -522,12 +522,13 @@ struct dp_rail {
 /* bulk.c: how the last bulk WR went that was cut the short way. Another of this kind has other addresses only. */
 struct dp_way {
 	uint64_t rkey; /* UINT64_MAX: there was none */
-	uint64_t base, len; /* as in dp_qp.cut */
+	uint64_t base; /* as in dp_qp.cut */
+	uint64_t sge;  /* length and local key of its SGE */
 	uint64_t gen;	/* dp_ctx.lkeys_gen, when its local keys were looked up */
-	uint32_t lkey;
 	enum ibv_wr_opcode opcode;
 	unsigned flags; /* of its op, but for SIGNALED */
 	unsigned bytes_on; /* so many rails */
+	bool pair;	   /* a WRITE with a part on each of two rails, of which need not be noted what it writes */
 	const struct dp_rkeys *keys;
 	uint64_t shift;
 	struct dp_part part[DP_MAX_RAILS]; /* of rail[].way_wr */

@@ -82,7 +82,7 @@ int dp_order_widen(struct dp_order *o, uint32_t nrails)
 void dp_order_bond(struct dp_order *o)
 {
 	o->bonded = true;
-	o->open = 0;
+	dp_order_shut(o);
 	/* nobody knows which memory it was; the handshake took longer than any write does on its way there */
 	o->visible[0] = o->done[0];
 	o->last_write[0] = o->next;
@@ -98,13 +98,14 @@ void dp_order_bond(struct dp_order *o)
 void dp_order_unbond(struct dp_order *o)
 {
 	o->bonded = false;
-	o->open = 0;
+	dp_order_shut(o);
 }
 
 static void retire(struct dp_order *o);
 
 void dp_order_flush_again(struct dp_order *o, uint32_t rail)
 {
+	dp_order_shut(o);
 	o->asked[rail] = o->visible[rail];
 }
 
@@ -162,7 +163,7 @@ void dp_order_posted0(struct dp_order *o)
 
 void dp_order_unposted0(struct dp_order *o, uint64_t pos)
 {
-	o->open = 0;
+	dp_order_shut(o);
 	while (o->post0 > pos)
 		o->sent[0] -= size_of(dp_order_rail(o, --o->post0, 0)->remote);
 }
@@ -230,7 +231,7 @@ uint64_t dp_order_match(struct dp_order *o)
 	if (o->match == o->post0)
 		return UINT64_MAX;
 	o->match++;
-	o->open = 0; /* unless it is given at once, it is held */
+	dp_order_shut(o); /* unless it is given at once, it is held */
 	dp_order_done(o, 0, o->match);
 	return o->match - 1;
 }

@@ -87,6 +87,11 @@ struct dp_order {
 	 * no rail is in `flush`, nothing is queued or held, and all that siblings have is complete.
 	 */
 	uint64_t open;
+	/*
+	 * The same of bulk, set by who knows what room there is (bulk.c): before this position there is some for a fragment on
+	 * each rail, and nothing stands in the way of an op that dp_order_is_free().
+	 */
+	uint64_t roomy;
 
 	/* positions of ops; a position p lives in slot p & mask */
 	uint64_t tail;	/* oldest op still known */
@@ -153,6 +158,11 @@ static inline bool dp_order_siblings_idle(const struct dp_order *o)
 	return true;
 }
 
+/* Something changed: `open` and `roomy` have to be found again. */
+static inline void dp_order_shut(struct dp_order *o)
+{
+	o->open = o->roomy = 0;
+}
 /* From one rail to nrails, with all ops as they are. 0 or -ENOMEM. */
 int dp_order_widen(struct dp_order *o, uint32_t nrails);
 /* From here on siblings are used; what is outstanding counts as one signal of unknown ranges (I9). */

@@ -271,9 +271,9 @@ bool dp_order_alone(struct dp_order *o, bool strong)
 
 uint64_t dp_order_add_free(struct dp_order *o, unsigned flags, uint64_t remote, uint64_t local, const struct dp_part *part)
 {
-	if (!dp_order_is_free(o, flags, remote, local, part))
+	if (!dp_order_is_free(o, flags, remote, local, part, o->nrails, false))
 		return UINT64_MAX;
-	return dp_order_enter_free(o, flags, remote, local, part, o->nrails, true);
+	return dp_order_enter_free(o, flags, remote, local, part, o->nrails, false, true);
 }
 
 uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
@@ -283,7 +283,7 @@ uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)
 	struct waits w;
 	struct dp_op *op = dp_order_op(o, o->next);
 
-	o->open = 0;
+	dp_order_shut(o);
 	if (!(d->flags & (DP_OP_BULK | DP_OP_EVERY)))
 		return add_signal(o, d);
 	*op = (struct dp_op){ .flags = d->flags };

@@ -20,10 +20,9 @@ static inline uint64_t size_of(struct dp_range a)
 	return empty(a) ? 0 : a.hi - a.lo;
 }
 
-static inline void hull_add(struct dp_range *h, struct dp_range a)
+/* a is not empty. */
+static inline void hull_widen(struct dp_range *h, struct dp_range a)
 {
-	if (empty(a))
-		return;
 	if (empty(*h)) {
 		*h = a;
 		return;
@@ -32,6 +31,12 @@ static inline void hull_add(struct dp_range *h, struct dp_range a)
 		h->lo = a.lo;
 	if (a.hi > h->hi)
 		h->hi = a.hi;
+}
+
+static inline void hull_add(struct dp_range *h, struct dp_range a)
+{
+	if (!empty(a))
+		hull_widen(h, a);
 }
 
 static inline void raise_to(uint64_t *v, uint64_t to)

@@ -45,11 +45,12 @@ static inline __attribute__((always_inline)) uint64_t dp_order_add_lone(struct d
 
 /* Is a part of bulk clear of what is outstanding on rail e? By the hulls: true is certain. */
 static inline __attribute__((always_inline)) bool clear_of(const struct dp_order *o, uint32_t e, unsigned flags,
-							    uint64_t remote, uint64_t local, const struct dp_part *part)
+							    uint64_t remote, uint64_t local, const struct dp_part *part,
+							    bool pair)
 {
 	const struct dp_range *h = &o->hull[e], *lh = &o->lhull[e];
 
-	if (o->planned[e] == o->done[e] || !part->len)
+	if (o->planned[e] == o->done[e] || (!pair && !part->len))
 		return true;
 	remote += part->offset;
 	local += part->offset;
@@ -58,39 +59,42 @@ static inline __attribute__((always_inline)) bool clear_of(const struct dp_order
 	       (!(flags & DP_OP_READ) || local + part->len <= lh->lo || local >= lh->hi);
 }
 
-/* Has a bulk WR, as for dp_order_add_free(), nothing to wait for? */
+/*
+ * Has a bulk WR, as for dp_order_add_free(), nothing to wait for? nr == o->nrails; pair: it is a WRITE with bytes on each of two
+ * rails. Constants spare loops and questions.
+ */
 static inline __attribute__((always_inline)) bool dp_order_is_free(const struct dp_order *o, unsigned flags, uint64_t remote,
-								    uint64_t local, const struct dp_part *part)
+								    uint64_t local, const struct dp_part *part, uint32_t nr,
+								    bool pair)
 {
-	uint32_t nr = o->nrails;
-
 	if (o->mode == DP_ORDER_RELAXED)
 		return true;
 	if (o->mode == DP_ORDER_RC || (o->mode == DP_ORDER_STRICT && o->last_signal > o->done[0]) ||
 	    o->last_all > o->done[0])
 		return false;
-	/* by far the most frequent number */
-	if (nr == 2)
-		return clear_of(o, 1, flags, remote, local, &part[0]) && clear_of(o, 0, flags, remote, local, &part[1]);
+	if (pair)
+		return clear_of(o, 1, 0, remote, local, &part[0], true) && clear_of(o, 0, 0, remote, local, &part[1], true);
 	for (uint32_t r = 0; r < nr; r++)
 		for (uint32_t e = 0; e < nr; e++)
-			if (e != r && !clear_of(o, e, flags, remote, local, &part[r]))
+			if (e != r && !clear_of(o, e, flags, remote, local, &part[r], false))
 				return false;
 	return true;
 }
 
 /*
- * Enters what dp_order_is_free(), on nr == o->nrails rails (a constant spares the loop), as posted. undo: it may be taken
- * back. Else its record says only where it is, its numbers, and whether it is signalled.
+ * Enters what dp_order_is_free(), nr and pair as there, as posted. undo: it may be taken back. Else its record says only where
+ * it is, its numbers, and whether it is signalled.
  */
 static inline __attribute__((always_inline)) uint64_t dp_order_enter_free(struct dp_order *o, unsigned flags,
 									   uint64_t remote, uint64_t local,
-									   const struct dp_part *part, uint32_t nr, bool undo)
+									   const struct dp_part *part, uint32_t nr, bool pair,
+									   bool undo)
 {
 	uint64_t pos = o->next, waits0 = o->mode == DP_ORDER_STRICT ? o->last_signal : 0;
 	struct dp_op_rail *or = dp_order_rail(o, pos, 0);
 	struct dp_op *op = dp_order_op(o, pos);
-	uint64_t *last = flags & DP_OP_READ ? o->last_read : o->last_write;
+	bool read = !pair && (flags & DP_OP_READ);
+	uint64_t *last = read ? o->last_read : o->last_write;
 
 	o->open = 0;
 	op->flags = flags;
@@ -106,7 +110,7 @@ static inline __attribute__((always_inline)) uint64_t dp_order_enter_free(struct
 	if (flags & DP_OP_SIGNALED)
 		o->last_signaled = pos + 1;
 	for (uint32_t r = 0; r < nr; r++, or++) {
-		uint64_t len = part[r].len, seq = r ? o->planned[r] + (len != 0) : pos + 1;
+		uint64_t len = part[r].len, seq = r ? o->planned[r] + (pair || len != 0) : pos + 1;
 
 		o->planned[r] = or->seq = seq;
 		if (undo) {
@@ -116,18 +120,18 @@ static inline __attribute__((always_inline)) uint64_t dp_order_enter_free(struct
 			or->last_write = o->last_write[r];
 		}
 		/* a local range is looked at only of READs */
-		if (undo || !len)
+		if (undo || (!pair && !len))
 			or->remote = or->local = (struct dp_range){ 0, 0 };
-		if (!len) {
+		if (!pair && !len) {
 			/* one without bytes on rail 0 is a READ there all the same, but no WRITE */
-			if (!r && (flags & DP_OP_READ))
+			if (!r && read)
 				last[0] = seq;
 			continue;
 		}
 		or->remote.lo = remote + part[r].offset;
 		or->remote.hi = or->remote.lo + len;
-		hull_add(&o->hull[r], or->remote);
-		if (flags & DP_OP_READ) {
+		hull_widen(&o->hull[r], or->remote);
+		if (read) {
 			or->local.lo = local + part[r].offset;
 			or->local.hi = or->local.lo + len;
 			hull_add(&o->lhull[r], or->local);

@@ -205,8 +205,8 @@ bool dp_qp_room(struct dp_qp *q)
 
 static void set_state(struct dp_qp *q, enum dp_qp_state state)
 {
-	/* who posts a signal looks at this alone */
-	q->order.open = 0;
+	/* the short ways look at this alone */
+	dp_order_shut(&q->order);
 	/* release: post_send reads the state without the lock, then what was made ready for it */
 	atomic_store_explicit(&q->state, state, memory_order_release);
 }

@@ -136,13 +136,19 @@ static inline bool dp_meter_needed(const struct dp_qp *q)
 #define DP_METER_STEP 65536u
 /* After anything was posted or completed. */
 void dp_meter_update(struct dp_qp *q);
-/* Has the meter of this rail's port to hear of what q did since it was told last? What was told is told to be gone. */
+/* Has the meter of this rail's port to hear of what q posted since it was told last? */
+static inline bool dp_meter_of_post(const struct dp_qp *q, uint32_t r)
+{
+	const struct dp_rail *rail = &q->rail[r];
+
+	return q->order.bytes[r] - rail->quiet_from >= rail->quiet_n;
+}
+/* The same, also of what completed. What was told is told to be gone. */
 static inline bool dp_meter_of_note(const struct dp_qp *q, uint32_t r)
 {
 	const struct dp_rail *rail = &q->rail[r];
 
-	return q->order.bytes[r] - rail->quiet_from >= rail->quiet_n ||
-	       q->order.arrived[r] - rail->metered_arrived >= DP_METER_STEP;
+	return dp_meter_of_post(q, r) || q->order.arrived[r] - rail->metered_arrived >= DP_METER_STEP;
 }
 /* Nothing of q is outstanding any more, or will be told of. */
 void dp_meter_drop(struct dp_qp *q);

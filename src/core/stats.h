@@ -55,7 +55,7 @@ struct dp_flow {
 	char from[80];		/* the same of ours; "": unknown */
 	char to[80];		/* what the peer calls its port at the other end; "": unknown */
 	_Atomic uint32_t rail;	/* of the QPs; 0: the program's own port */
-	dp_lock lock;		/* a leaf; of the rest, which meter.c keeps if it is to be written */
+	dp_fast lock;		/* a leaf; of the rest, which meter.c keeps if it is to be written */
 	uint64_t open, acked;	/* bytes posted and not completed; completed */
 	uint64_t busy_ns, busy_since; /* there was something to send; until then */
 	struct dp_flow *next;	/* private */
