@@ -78,6 +78,7 @@ void dp_flush_setup(struct dp_qp *q, uint64_t rail0)
 
 	static _Atomic bool said_spare;
 
+	dp_order_shut(&q->order);
 	q->order.flush = 0;
 	for (uint32_t r = 1; r < q->nrails && dp_cfg.flush != DP_FLUSH_ACK; r++) {
 		struct dp_rail *rail = &q->rail[r];

@@ -156,7 +156,7 @@ void dp_meter_rtt(struct dp_qp *q, uint64_t ns); /* one was seen */
 /* Is a bulk WR of len bytes, cut so, better whole than waiting for rail 0? */
 bool dp_meter_haste(const struct dp_qp *q, const struct dp_part *part, uint64_t len);
 
-#define TRIP_EVERY 64 /* of so many signals posted at once one tells how long a round trip takes: two looks at the clock */
+#define TRIP_EVERY 128 /* of so many signals posted at once one tells how long a round trip takes: two looks at the clock */
 
 /* Is the one at pos timed? What waited is in any case. */
 static inline bool dp_trip_timed(const struct dp_qp *q, uint64_t pos)

@@ -153,16 +153,19 @@ mutate reference "data is never cut behind anything" "$(fn untold 's/ && w->sibl
 mutate both "widening loses what stands" "$(fn dp_order_widen 's/rail\[(p & o->mask) \* nrails\] =/rail[(p + 1 \& o->mask) * nrails] =/')"
 
 mutate reference "bulk goes the short way although it may have to wait" "$(fn dp_order_is_free 's/o->mode == DP_ORDER_RELAXED/true/')"
-mutate reference "the short way of bulk forgets the hulls" "$(fn dp_order_enter_free 's/hull_add(&o->hull.*/;/')"
+mutate reference "the short way of bulk forgets the hulls" "$(fn dp_order_enter_free 's/hull_widen(&o->hull.*/;/')"
+mutate reference "a pair does not look at rail 0" "$(fn dp_order_is_free 's/clear_of(o, 0, 0, /true || &/')"
+mutate reference "a pair counts no fragment" "$(fn dp_order_enter_free 's/(pair || len != 0)/(!pair \&\& len != 0)/')"
+mutate reference "there is room although something was entered" "$(fn dp_order_add 's/dp_order_shut(o);/o->open = 0;/')"
 mutate reference "the short way of a signal forgets it" "$(fn dp_order_add_lone 's/ = o->last_signal = / = /')"
 mutate both "the short way gives before the siblings have done" "$(fn dp_order_take_if 's/if (o->done\[[r1]\] < or\[[r1]\].seq)/if (false)/')"
 mutate reference "ops are not finished by a sibling that is the last" "$(fn dp_order_done_one 's/o->tail != o->deliver/false/')"
 mutate reference "ops without bytes on a sibling are passed over later" \
 	"$(fn dp_order_done_one 's/if (pos + 1 < o->next.*/if (false)/')"
 mutate reference "a signal goes alone although bulk went the short way" "$(fn dp_order_enter_free 's/o->open = 0;/;/')"
-mutate reference "a signal goes alone although something was entered" "$(fn dp_order_add 's/o->open = 0;/;/')"
+mutate reference "a signal goes alone although something was entered" "$(fn dp_order_add 's/dp_order_shut(o);/;/')"
 mutate reference "a signal goes alone although siblings are not done" "$(fn dp_order_alone 's/if (!dp_order_reached(.*/if (false)/')"
-mutate reference "a signal goes alone although a completion is held" "$(fn dp_order_match 's/o->open = 0;/;/')"
+mutate reference "a signal goes alone although a completion is held" "$(fn dp_order_match 's/dp_order_shut(o);/;/')"
 
 [ $ran -gt 0 ] || bad=1
 [ $bad = 0 ] && echo "all caught"

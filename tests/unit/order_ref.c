@@ -372,6 +372,12 @@ static bool may_alone(const struct dp_order *o, bool strong)
 	return true;
 }
 
+/* For such a constant spares questions. */
+static bool is_pair(const struct dp_op_desc *d, uint32_t nrails)
+{
+	return nrails == 2 && !(d->flags & DP_OP_READ) && d->part[0].len && d->part[1].len;
+}
+
 /* Enters d the short way, if it is of a kind for that; UINT64_MAX if not, and nothing was done. */
 static uint64_t add_short(struct dp_order *o, const struct dp_op_desc *d)
 {
@@ -385,6 +391,10 @@ static uint64_t add_short(struct dp_order *o, const struct dp_op_desc *d)
 			siblings |= d->part[r].len != 0;
 		if (!siblings || o->flush || o->posts != o->next || (d->flags & DP_OP_FENCE) || !cut_alike(d, o->nrails))
 			return UINT64_MAX;
+		if (is_pair(d, o->nrails))
+			demand(dp_order_is_free(o, d->flags, d->remote.lo, d->local.lo, d->part, 2, true) ==
+			       dp_order_is_free(o, d->flags, d->remote.lo, d->local.lo, d->part, 2, false),
+			       "a pair is free otherwise than another");
 		return dp_order_add_free(o, d->flags, d->remote.lo, d->local.lo, d->part);
 	}
 	if ((d->flags & DP_OP_READ) || !(may_alone(o, d->flags & DP_OP_STRONG)))
@@ -402,7 +412,8 @@ static void check_no_undo(const struct dp_order *o, const struct dp_op_desc *d, 
 	memcpy(&c, o, sizeof(c));
 	memset(dp_order_rail(o, p, 0), 0x5a, o->nrails * sizeof(*rail));
 	memset(dp_order_op(o, p), 0x5a, sizeof(*op));
-	demand(dp_order_enter_free(&c, d->flags, d->remote.lo, d->local.lo, d->part, c.nrails, false) == p,
+	demand(dp_order_enter_free(&c, d->flags, d->remote.lo, d->local.lo, d->part, c.nrails,
+				   is_pair(d, c.nrails), false) == p,
 	       "without undo it has another position");
 	demand(!memcmp(&c, a, sizeof(c)), "op %lu leaves another state without undo", (unsigned long)p);
 	demand(same_bulk(dp_order_op(o, p), dp_order_rail(o, p, 0), op, rail, o->nrails),
@@ -435,6 +446,7 @@ static void check_short(const struct dp_order *o, const struct dp_op_desc *d)
 	demand(dp_order_add(&b, d) == p, "the short way has another position");
 	demand(!dp_order_open(&a) || may_alone(&a, false), "the short way of op %lu leaves it open", (unsigned long)p);
 	a.open = b.open;
+	a.roomy = b.roomy;
 	demand(dp_order_may_post0(&b), "op %lu may not go, but went the short way", (unsigned long)p);
 	dp_order_posted0(&b);
 	if (!op.whole) {
@@ -455,11 +467,27 @@ static void check_short(const struct dp_order *o, const struct dp_op_desc *d)
 	memcpy(dp_order_rail(o, p, 0), rail_was, size);
 }
 
-/* What was found to be open is open still, whatever was done since; and it is opened whenever it may be. */
+/* May bulk that is free be entered the short way? */
+static bool may_free(const struct dp_order *o)
+{
+	if (!o->bonded || o->flush || o->post0 != o->next || o->posts != o->next || dp_order_full(o) || o->match != o->deliver)
+		return false;
+	for (uint32_t r = 1; r < o->nrails; r++)
+		if (dp_order_flush_wanted(o, r))
+			return false;
+	return true;
+}
+
+/* What was found to be open is open still, whatever was done since; and it is opened whenever it may be. The same of room. */
 static void check_open(struct world *w)
 {
-	demand(!dp_order_open(&w->o) || may_alone(&w->o, false), "open, but a signal may not go alone");
-	demand(dp_order_alone(&w->o, false) == may_alone(&w->o, false), "a signal may or may not go alone otherwise");
+	struct dp_order *o = &w->o;
+
+	demand(!dp_order_open(o) || may_alone(o, false), "open, but a signal may not go alone");
+	demand(dp_order_alone(o, false) == may_alone(o, false), "a signal may or may not go alone otherwise");
+	demand(o->next >= o->roomy || may_free(o), "roomy, but bulk may not go");
+	if (may_free(o))
+		o->roomy = o->tail + o->mask + 1; /* as bulk.c does */
 }
 
 void world_add(struct world *w, unsigned kind)
@@ -520,6 +548,7 @@ void world_undo(struct world *w, const unsigned *kinds, int n)
 		dp_order_undo(&w->o);
 	check_open(w);
 	before.open = w->o.open;
+	before.roomy = w->o.roomy;
 	after = w->o;
 	/* a flush too many does no harm */
 	memcpy(before.want, after.want, sizeof(before.want));
@@ -873,6 +902,7 @@ static void check_take(const struct dp_order *o)
 		dp_order_delivered(&b);
 		/* nothing is held, so it may stay open */
 		a.open = b.open;
+		a.roomy = b.roomy;
 	}
 	demand(!memcmp(&a, &b, sizeof(a)), "the short way to take op %ld leaves another state", (long)p);
 }

@@ -174,6 +174,7 @@ static void compare(void)
 		ck_assert(!s->qwr == !t->qwr);
 	}
 	a.open = b.open;
+	a.roomy = b.roomy;
 	a.op = b.op = NULL;
 	a.rail = b.rail = NULL;
 	ck_assert_mem_eq(&a, &b, sizeof(a));
@@ -468,6 +469,7 @@ START_TEST(bulk_short)
 	ck_assert(!dp_bulk_add(q[0], &wr));
 	wr.send_flags = 0;
 	q[0]->order.flush = 2;
+	dp_order_shut(&q[0]->order); /* as dp_flush_setup() does */
 	ck_assert(!dp_bulk_add(q[0], &wr));
 	q[0]->order.flush = 0;
 	ck_assert_uint_eq(q[0]->order.next, 0);
