@@ -65,8 +65,7 @@ __attribute__((noinline)) static bool find_way(struct dp_qp *q, const struct ibv
 	w->flags = DP_OP_BULK | DP_OP_PLAIN | (wr->opcode == IBV_WR_RDMA_READ ? DP_OP_READ : 0);
 	w->keys = keys;
 	w->shift = keys->shift;
-	w->pair = q->nrails == 2 && wr->opcode == IBV_WR_RDMA_WRITE && w->part[0].len && w->part[1].len &&
-		  !q->rail[1].way_noted;
+	w->pair = q->nrails == 2 && w->part[0].len && w->part[1].len;
 	w->gen = gen;
 	w->rkey = wr->wr.rdma.rkey;
 	return true;
@@ -92,16 +91,17 @@ static inline __attribute__((always_inline)) bool knows_way(struct dp_qp *q, con
 __attribute__((noinline)) static bool find_room(struct dp_qp *q)
 {
 	struct dp_order *o = &q->order;
-	uint64_t end = o->tail + o->mask + 1, more;
+	uint64_t end = o->tail + o->mask + 1;
 
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED || !o->bonded || o->flush ||
-	    o->post0 != o->next || o->posts != o->next)
+	    dp_order_queued(o))
 		return false;
 	/* the provider has room for it that the program has not: post.c refuses it */
 	if (dp_order_may_hold(o) && o->deliver + q->cap.max_send_wr < end)
 		end = o->deliver + q->cap.max_send_wr;
 	for (uint32_t r = 1; r < q->nrails; r++) {
-		more = dp_qp_room_on(q, r) ? q->rail[r].sq_size - dp_order_outstanding(o, r) : 0;
+		uint64_t more = dp_qp_room_on(q, r) ? q->rail[r].sq_size - dp_order_outstanding(o, r) : 0;
+
 		if (o->next + more < end)
 			end = o->next + more;
 		if (dp_order_flush_wanted(o, r))
@@ -167,9 +167,9 @@ static inline void note_write(struct dp_qp *q, const struct ibv_send_wr *wr, uin
 			       wr->wr.rdma.rkey, q->way.keys);
 }
 
-static inline void count(const struct dp_qp *q, bool pair)
+static inline void count(const struct dp_qp *q)
 {
-	dp_count(pair || q->way.bytes_on > 1 ? &dp_counters.splits : &dp_counters.spreads, 1);
+	dp_count(q->way.bytes_on > 1 ? &dp_counters.splits : &dp_counters.spreads, 1);
 }
 
 bool dp_bulk_add(struct dp_qp *q, const struct ibv_send_wr *wr)
@@ -191,29 +191,27 @@ bool dp_bulk_add(struct dp_qp *q, const struct ibv_send_wr *wr)
 		put(&q->rail[r].chain, part_of(q, wr, r, q->order.planned[r]), 0);
 		note_write(q, wr, r);
 	}
-	count(q, false);
+	count(q);
 	return true;
 }
 
-/* The siblings' parts of wr, alone in its list and taken by rail 0. False: one was refused. */
-static inline __attribute__((always_inline)) bool post_siblings(struct dp_qp *q, const struct ibv_send_wr *wr, uint32_t nr,
-								bool pair)
+/* The siblings' parts of wr, alone in its list and taken by rail 0; pair: q->way's. False: one was refused. */
+static inline __attribute__((always_inline)) bool post_siblings(struct dp_qp *q, const struct ibv_send_wr *wr, bool pair)
 {
 	bool ok = true, news = dp_meter_of_post(q, 0);
 
-	for (uint32_t r = 1; r < nr; r++) {
+	for (uint32_t r = 1, nr = pair ? 2 : q->nrails; r < nr; r++) {
 		struct dp_rail *rail = &q->rail[r];
 		uint64_t seq = q->order.planned[r], len = q->way.part[r].len;
 
 		if (!pair && !len)
 			continue;
-		if (!pair)
-			note_write(q, wr, r);
+		note_write(q, wr, r);
 		news |= dp_meter_of_post(q, r);
 		if (!dp_rail_post(rail, part_of(q, wr, r, seq), seq))
 			ok = false;
 		else
-			dp_flow_count(rail->flow, len, 1, !pair && wr->opcode == IBV_WR_RDMA_READ ? len : 0);
+			dp_flow_count(rail->flow, len, 1, wr->opcode == IBV_WR_RDMA_READ ? len : 0);
 	}
 	if (news)
 		dp_meter_update(q);
@@ -226,17 +224,16 @@ enum went {
 	REFUSED, /* by a sibling */
 };
 
-/* With lock held, may_go(). nr: q->nrails; pair: q->way's. Constants spare loops and questions. */
+/* With lock held, may_go(). pair: q->way's, as a constant, which spares loops and questions. */
 static inline __attribute__((always_inline)) enum went post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
-							     uint32_t nr, bool pair, int *ret)
+							     bool pair, int *ret)
 {
 	uint64_t remote = wr->wr.rdma.remote_addr + q->way.shift, pos;
 	const struct dp_part *part = q->way.part;
-	unsigned flags = pair ? DP_OP_BULK | DP_OP_PLAIN | (dp_qp_signaled(q, wr->send_flags) & DP_OP_SIGNALED)
-			      : q->way.flags | dp_qp_signaled(q, wr->send_flags);
+	unsigned flags = q->way.flags | dp_qp_signaled(q, wr->send_flags);
 	struct ibv_send_wr *w;
 
-	if (!dp_order_is_free(&q->order, flags, remote, wr->sg_list->addr, part, nr, pair))
+	if (!dp_order_is_free(&q->order, flags, remote, wr->sg_list->addr, part, pair))
 		return NOT;
 	/*
 	 * One request for each rail, no chain. Entered when rail 0 has taken it, so that what was refused need not be taken back:
@@ -249,12 +246,12 @@ static inline __attribute__((always_inline)) enum went post(struct dp_qp *q, str
 		*bad = wr;
 		return WENT;
 	}
-	pos = dp_order_enter_free(&q->order, flags, remote, wr->sg_list->addr, part, nr, pair, false);
+	pos = dp_order_enter_free(&q->order, flags, remote, wr->sg_list->addr, part, pair, false);
 	dp_slot_fill(dp_qp_slot(q, pos), wr->wr_id, wr->sg_list->length, wr->opcode);
-	dp_flow_count(q->flow0, part[0].len, 1, !pair && wr->opcode == IBV_WR_RDMA_READ ? part[0].len : 0);
-	count(q, pair);
+	dp_flow_count(q->flow0, part[0].len, 1, wr->opcode == IBV_WR_RDMA_READ ? part[0].len : 0);
+	count(q);
 	/* q->busy stays as it is: nothing was queued, and what is held is no other */
-	return __builtin_expect(post_siblings(q, wr, nr, pair), 1) ? WENT : REFUSED;
+	return __builtin_expect(post_siblings(q, wr, pair), 1) ? WENT : REFUSED;
 }
 
 /* Apart, so that nothing is kept of it where all is well. */
@@ -272,8 +269,8 @@ int dp_bulk_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **b
 
 	dp_take(&q->lock);
 	if (__builtin_expect(may_go(q, wr), 1))
-		went = __builtin_expect(q->way.pair, 1) ? post(q, wr, bad, 2, true, &ret)
-							: post(q, wr, bad, q->nrails, false, &ret);
+		/* two are by far the most frequent number */
+		went = __builtin_expect(q->way.pair, 1) ? post(q, wr, bad, true, &ret) : post(q, wr, bad, false, &ret);
 	if (__builtin_expect(went == REFUSED, 0))
 		return sibling_refused(q);
 	dp_drop(&q->lock);

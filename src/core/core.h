@@ -528,7 +528,7 @@ struct dp_way {
 	enum ibv_wr_opcode opcode;
 	unsigned flags; /* of its op, but for SIGNALED */
 	unsigned bytes_on; /* so many rails */
-	bool pair;	   /* a WRITE with a part on each of two rails, of which need not be noted what it writes */
+	bool pair;	   /* there are two rails, and each has a part */
 	const struct dp_rkeys *keys;
 	uint64_t shift;
 	struct dp_part part[DP_MAX_RAILS]; /* of rail[].way_wr */

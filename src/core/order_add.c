@@ -271,9 +271,9 @@ bool dp_order_alone(struct dp_order *o, bool strong)
 
 uint64_t dp_order_add_free(struct dp_order *o, unsigned flags, uint64_t remote, uint64_t local, const struct dp_part *part)
 {
-	if (!dp_order_is_free(o, flags, remote, local, part, o->nrails, false))
+	if (!dp_order_is_free(o, flags, remote, local, part, false))
 		return UINT64_MAX;
-	return dp_order_enter_free(o, flags, remote, local, part, o->nrails, false, true);
+	return dp_order_enter_free(o, flags, remote, local, part, false, true);
 }
 
 uint64_t dp_order_add(struct dp_order *o, const struct dp_op_desc *d)

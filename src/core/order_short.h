@@ -60,20 +60,22 @@ static inline __attribute__((always_inline)) bool clear_of(const struct dp_order
 }
 
 /*
- * Has a bulk WR, as for dp_order_add_free(), nothing to wait for? nr == o->nrails; pair: it is a WRITE with bytes on each of two
- * rails. Constants spare loops and questions.
+ * Has a bulk WR, as for dp_order_add_free(), nothing to wait for? pair: there are two rails, and it has bytes on each; as a
+ * constant this spares loops and questions.
  */
 static inline __attribute__((always_inline)) bool dp_order_is_free(const struct dp_order *o, unsigned flags, uint64_t remote,
-								    uint64_t local, const struct dp_part *part, uint32_t nr,
-								    bool pair)
+								    uint64_t local, const struct dp_part *part, bool pair)
 {
+	uint32_t nr = o->nrails;
+
 	if (o->mode == DP_ORDER_RELAXED)
 		return true;
 	if (o->mode == DP_ORDER_RC || (o->mode == DP_ORDER_STRICT && o->last_signal > o->done[0]) ||
 	    o->last_all > o->done[0])
 		return false;
 	if (pair)
-		return clear_of(o, 1, 0, remote, local, &part[0], true) && clear_of(o, 0, 0, remote, local, &part[1], true);
+		return clear_of(o, 1, flags, remote, local, &part[0], true) &&
+		       clear_of(o, 0, flags, remote, local, &part[1], true);
 	for (uint32_t r = 0; r < nr; r++)
 		for (uint32_t e = 0; e < nr; e++)
 			if (e != r && !clear_of(o, e, flags, remote, local, &part[r], false))
@@ -82,19 +84,17 @@ static inline __attribute__((always_inline)) bool dp_order_is_free(const struct 
 }
 
 /*
- * Enters what dp_order_is_free(), nr and pair as there, as posted. undo: it may be taken back. Else its record says only where
+ * Enters what dp_order_is_free(), pair as there, as posted. undo: it may be taken back. Else its record says only where
  * it is, its numbers, and whether it is signalled.
  */
 static inline __attribute__((always_inline)) uint64_t dp_order_enter_free(struct dp_order *o, unsigned flags,
 									   uint64_t remote, uint64_t local,
-									   const struct dp_part *part, uint32_t nr, bool pair,
-									   bool undo)
+									   const struct dp_part *part, bool pair, bool undo)
 {
 	uint64_t pos = o->next, waits0 = o->mode == DP_ORDER_STRICT ? o->last_signal : 0;
 	struct dp_op_rail *or = dp_order_rail(o, pos, 0);
 	struct dp_op *op = dp_order_op(o, pos);
-	bool read = !pair && (flags & DP_OP_READ);
-	uint64_t *last = read ? o->last_read : o->last_write;
+	uint64_t *last = flags & DP_OP_READ ? o->last_read : o->last_write;
 
 	o->open = 0;
 	op->flags = flags;
@@ -109,7 +109,7 @@ static inline __attribute__((always_inline)) uint64_t dp_order_enter_free(struct
 	o->next = o->post0 = o->posts = pos + 1;
 	if (flags & DP_OP_SIGNALED)
 		o->last_signaled = pos + 1;
-	for (uint32_t r = 0; r < nr; r++, or++) {
+	for (uint32_t r = 0, nr = pair ? 2 : o->nrails; r < nr; r++, or++) {
 		uint64_t len = part[r].len, seq = r ? o->planned[r] + (pair || len != 0) : pos + 1;
 
 		o->planned[r] = or->seq = seq;
@@ -124,14 +124,14 @@ static inline __attribute__((always_inline)) uint64_t dp_order_enter_free(struct
 			or->remote = or->local = (struct dp_range){ 0, 0 };
 		if (!pair && !len) {
 			/* one without bytes on rail 0 is a READ there all the same, but no WRITE */
-			if (!r && read)
+			if (!r && (flags & DP_OP_READ))
 				last[0] = seq;
 			continue;
 		}
 		or->remote.lo = remote + part[r].offset;
 		or->remote.hi = or->remote.lo + len;
 		hull_widen(&o->hull[r], or->remote);
-		if (read) {
+		if (flags & DP_OP_READ) {
 			or->local.lo = local + part[r].offset;
 			or->local.hi = or->local.lo + len;
 			hull_add(&o->lhull[r], or->local);

@@ -154,7 +154,7 @@ mutate both "widening loses what stands" "$(fn dp_order_widen 's/rail\[(p & o->m
 
 mutate reference "bulk goes the short way although it may have to wait" "$(fn dp_order_is_free 's/o->mode == DP_ORDER_RELAXED/true/')"
 mutate reference "the short way of bulk forgets the hulls" "$(fn dp_order_enter_free 's/hull_widen(&o->hull.*/;/')"
-mutate reference "a pair does not look at rail 0" "$(fn dp_order_is_free 's/clear_of(o, 0, 0, /true || &/')"
+mutate reference "a pair does not look at rail 0" "$(fn dp_order_is_free 's/clear_of(o, 0, flags, /true || &/')"
 mutate reference "a pair counts no fragment" "$(fn dp_order_enter_free 's/(pair || len != 0)/(!pair \&\& len != 0)/')"
 mutate reference "there is room although something was entered" "$(fn dp_order_add 's/dp_order_shut(o);/o->open = 0;/')"
 mutate reference "the short way of a signal forgets it" "$(fn dp_order_add_lone 's/ = o->last_signal = / = /')"

@@ -375,7 +375,7 @@ static bool may_alone(const struct dp_order *o, bool strong)
 /* For such a constant spares questions. */
 static bool is_pair(const struct dp_op_desc *d, uint32_t nrails)
 {
-	return nrails == 2 && !(d->flags & DP_OP_READ) && d->part[0].len && d->part[1].len;
+	return nrails == 2 && d->part[0].len && d->part[1].len;
 }
 
 /* Enters d the short way, if it is of a kind for that; UINT64_MAX if not, and nothing was done. */
@@ -392,8 +392,8 @@ static uint64_t add_short(struct dp_order *o, const struct dp_op_desc *d)
 		if (!siblings || o->flush || o->posts != o->next || (d->flags & DP_OP_FENCE) || !cut_alike(d, o->nrails))
 			return UINT64_MAX;
 		if (is_pair(d, o->nrails))
-			demand(dp_order_is_free(o, d->flags, d->remote.lo, d->local.lo, d->part, 2, true) ==
-			       dp_order_is_free(o, d->flags, d->remote.lo, d->local.lo, d->part, 2, false),
+			demand(dp_order_is_free(o, d->flags, d->remote.lo, d->local.lo, d->part, true) ==
+			       dp_order_is_free(o, d->flags, d->remote.lo, d->local.lo, d->part, false),
 			       "a pair is free otherwise than another");
 		return dp_order_add_free(o, d->flags, d->remote.lo, d->local.lo, d->part);
 	}
@@ -412,8 +412,8 @@ static void check_no_undo(const struct dp_order *o, const struct dp_op_desc *d, 
 	memcpy(&c, o, sizeof(c));
 	memset(dp_order_rail(o, p, 0), 0x5a, o->nrails * sizeof(*rail));
 	memset(dp_order_op(o, p), 0x5a, sizeof(*op));
-	demand(dp_order_enter_free(&c, d->flags, d->remote.lo, d->local.lo, d->part, c.nrails,
-				   is_pair(d, c.nrails), false) == p,
+	demand(dp_order_enter_free(&c, d->flags, d->remote.lo, d->local.lo, d->part, is_pair(d, c.nrails),
+				   false) == p,
 	       "without undo it has another position");
 	demand(!memcmp(&c, a, sizeof(c)), "op %lu leaves another state without undo", (unsigned long)p);
 	demand(same_bulk(dp_order_op(o, p), dp_order_rail(o, p, 0), op, rail, o->nrails),
