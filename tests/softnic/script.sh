@@ -43,6 +43,14 @@ done
 softnic -- sh -c 'trap "exit 9" TERM; kill -TERM $PPID; while :; do sleep 0.1; done'
 check "COMMAND decides how it ends" $? 9
 
+# A signal that COMMAND brings about before the script has noted its process ID is passed on as well.
+# shellcheck disable=SC2016
+echo 'trap '\''[ "$BASH_COMMAND" != "child=\$!" ] || sleep 1'\'' DEBUG' > late.bash
+# shellcheck disable=SC2016
+BASH_ENV=late.bash softnic -- sh -c 'trap "exit 9" TERM; kill -TERM $PPID; touch late.sent; for t in $(seq 50); do sleep 0.1; done'
+check "COMMAND decides, however early" "$? $(ls late.sent)" "9 late.sent"
+rm -f late.bash late.sent
+
 # What a killed one left is removed by the next; what a running one has is not.
 softnic -- sh -c "$where; exec sleep 20" > dir.running &
 running=$!
