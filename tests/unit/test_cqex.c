@@ -23,22 +23,38 @@ static int ncqe, taken, now = -1, start_err;
 static bool polling;
 static uint64_t asked_flags;
 
-static void push(uint64_t wr_id, uint64_t ts, enum ibv_wc_opcode opcode, uint32_t qpn)
+/* The progress thread may read while a test pushes. */
+static pthread_mutex_t cqe_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void push_status(enum ibv_wc_status status, uint64_t wr_id, uint64_t ts, enum ibv_wc_opcode opcode, uint32_t qpn)
 {
+	pthread_mutex_lock(&cqe_lock);
 	cqe[ncqe].wr_id = wr_id;
 	cqe[ncqe].ts = ts;
+	cqe[ncqe].status = status;
 	cqe[ncqe].opcode = opcode;
 	cqe[ncqe++].qpn = qpn;
+	pthread_mutex_unlock(&cqe_lock);
+}
+
+static void push(uint64_t wr_id, uint64_t ts, enum ibv_wc_opcode opcode, uint32_t qpn)
+{
+	push_status(IBV_WC_SUCCESS, wr_id, ts, opcode, qpn);
 }
 
 static int p_next(struct ibv_cq_ex *e)
 {
-	if (taken == ncqe)
-		return ENOENT;
-	now = taken++;
-	e->wr_id = cqe[now].wr_id;
-	e->status = cqe[now].status;
-	return 0;
+	int ret = ENOENT;
+
+	pthread_mutex_lock(&cqe_lock);
+	if (taken < ncqe) {
+		now = taken++;
+		e->wr_id = cqe[now].wr_id;
+		e->status = cqe[now].status;
+		ret = 0;
+	}
+	pthread_mutex_unlock(&cqe_lock);
+	return ret;
 }
 
 static int p_start(struct ibv_cq_ex *e, struct ibv_poll_cq_attr *attr)
@@ -351,10 +367,8 @@ START_TEST(good_receives_come_before_the_flushed)
 	dp_drop(&cq->lock);
 	push(6, 100, IBV_WC_RECV, 0x99);
 	push(7, 200, IBV_WC_RECV, QPN);
-	push(8, 300, IBV_WC_RECV, QPN);
-	cqe[2].status = IBV_WC_WR_FLUSH_ERR;
-	push(1, 400, IBV_WC_RDMA_WRITE, QPN);
-	cqe[3].status = IBV_WC_WR_FLUSH_ERR;
+	push_status(IBV_WC_WR_FLUSH_ERR, 8, 300, IBV_WC_RECV, QPN);
+	push_status(IBV_WC_WR_FLUSH_ERR, 1, 400, IBV_WC_RDMA_WRITE, QPN);
 	read_ahead();
 	ck_assert(cq->stash && q->ready_turn < cq->stash->turn);
 	push(9, 500, IBV_WC_RECV, 0x99);
