@@ -166,6 +166,8 @@ mutate reference "a signal goes alone although bulk went the short way" "$(fn dp
 mutate reference "a signal goes alone although something was entered" "$(fn dp_order_add 's/dp_order_shut(o);/;/')"
 mutate reference "a signal goes alone although siblings are not done" "$(fn dp_order_alone 's/if (!dp_order_reached(.*/if (false)/')"
 mutate reference "a signal goes alone although a completion is held" "$(fn dp_order_match 's/dp_order_shut(o);/;/')"
+mutate both "what goes on every rail does not wait on rail 0" "$(fn dp_order_add 's/} else if (drains(.*/} else if (false) {/')"
+mutate both "what goes on every rail is taken for whole" "$(fn dp_order_add 's/op->whole = !part;/op->whole = !part || d->flags \& DP_OP_EVERY;/')"
 
 [ $ran -gt 0 ] || bad=1
 [ $bad = 0 ] && echo "all caught"

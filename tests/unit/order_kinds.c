@@ -34,6 +34,8 @@ void order_make_kinds(uint32_t nr)
 	kind(S, "send", DP_OP_ALL, 0, 0, 0, 0);
 	kind(I, "write-imm-in-B", 0, 20, 21, 0, 0);
 	kind(r, "small-read-to-X", p | DP_OP_READ, 1, 2, 109, 110);
+	kind(E, "read-on-every", p | DP_OP_READ, 1, 2, 109, 110);
+	ref_every(&order_kinds[E], nr);
 	for (int i = 0; i < NKINDS; i++) {
 		if (i == Arot || i == Rrot)
 			ref_cut(&order_kinds[i], nr, nr, 1);

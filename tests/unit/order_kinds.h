@@ -25,6 +25,7 @@ enum {
 	S,	/* SEND, ranges unknown */
 	I,	/* WRITE_WITH_IMM into B */
 	r,	/* small READ into X */
+	E,	/* small READ into X on every rail */
 	NKINDS
 };
 #define SIG NKINDS /* kind + SIG: the signalled variant */

@@ -51,6 +51,16 @@ void ref_cut(struct ref_kind *k, uint32_t nrails, uint32_t nparts, uint32_t firs
 	}
 }
 
+void ref_every(struct ref_kind *k, uint32_t nrails)
+{
+	k->flags |= DP_OP_EVERY;
+	k->cut = true;
+	memset(k->lpart, 0, sizeof(k->lpart));
+	for (uint32_t i = 0; i < nrails; i++)
+		k->part[i] = (struct dp_part){ 0, k->remote.hi - k->remote.lo };
+	k->lpart[0] = k->local;
+}
+
 static const struct ref_kind *kind_of(const struct ref *r, unsigned pos)
 {
 	return &r->kinds[r->kind[pos]];
@@ -100,6 +110,8 @@ static bool must_wait(const struct ref *r, unsigned e, uint32_t re, unsigned l, 
 
 	if (!fragment(r, e, re, &er, &el))
 		return false;
+	if (rl && (fl & DP_OP_EVERY))
+		return false;
 	if (r->native[e] && l >= r->native[e] && !re) {
 		/* one signal that may have read and whose ranges are unknown */
 		fe &= ~DP_OP_BULK;
@@ -124,7 +136,8 @@ static bool must_wait(const struct ref *r, unsigned e, uint32_t re, unsigned l, 
 		return r->mode != DP_ORDER_RELAXED || !(fl & DP_OP_PLAIN) || (fl & DP_OP_FENCE);
 	if (r->mode == DP_ORDER_RELAXED)
 		return false;
-	if (!(fe & DP_OP_BULK) && r->mode == DP_ORDER_STRICT && rl)
+	/* of a signal's parts on siblings nobody sees anything */
+	if (!(fe & DP_OP_BULK) && r->mode == DP_ORDER_STRICT && rl && !re)
 		return true;
 	if (l - e > r->search && ((rl ? r->fulls : r->full0)[l] >> re & 1))
 		return true;
@@ -204,8 +217,8 @@ static void ref_add(struct ref *r, unsigned kind)
 	r->native[l] = 0;
 	for (uint32_t rl = 1; k->cut && rl < r->nrails; rl++)
 		siblings |= k->part[rl].len != 0;
-	r->whole[l] = !(k->flags & DP_OP_BULK) || !r->bonded || !siblings;
-	if (!r->whole[l])
+	r->whole[l] = !(k->flags & (DP_OP_BULK | DP_OP_EVERY)) || !r->bonded || !siblings;
+	if (!r->whole[l] && (k->flags & DP_OP_BULK))
 		r->whole[l] = nobody_tells(r, l);
 }
 
@@ -267,13 +280,16 @@ static void seen(const struct ref *r, unsigned l, uint32_t rl)
 	struct dp_range er, el, lr, ll;
 
 	fragment(r, l, rl, &lr, &ll);
+	/* what it reads there is for nobody, and nobody tells when */
+	if (rl && (fl & DP_OP_EVERY))
+		return;
 	for (uint32_t re = 0; re < r->nrails; re++) {
 		if (re == rl)
 			continue; /* the NIC's order, and its FENCE */
 		for (unsigned e = r->acked[re]; e < l; e++) {
 			unsigned fe = kind_of(r, e)->flags;
 
-			if (!fragment(r, e, re, &er, &el))
+			if (!fragment(r, e, re, &er, &el) || (re && (fe & DP_OP_EVERY)))
 				continue;
 			demand(e < r->placed[re] || listed(r->mode, fe, er, fl, lr),
 			       "mode %s: %s (op %u, rail %u) seen before %s (op %u, rail %u)", mode_names[r->mode],

@@ -61,6 +61,9 @@ extern bool ref_world_only;
 /* Fills in part[], lpart[]: nparts equal parts of the ranges, the first on rail `first`, the next on the next. */
 void ref_cut(struct ref_kind *k, uint32_t nrails, uint32_t nparts, uint32_t first);
 
+/* Makes it a signal that goes whole on every rail, and answers to the program on rail 0 alone. */
+void ref_every(struct ref_kind *k, uint32_t nrails);
+
 void world_init(struct world *w, const struct ref_kind *kinds, uint32_t nrails, enum dp_ordering mode, uint64_t slots);
 void world_fini(struct world *w);
 void world_add(struct world *w, unsigned kind);

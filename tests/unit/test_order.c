@@ -509,6 +509,7 @@ START_TEST(test_six)
 		/* data, fenced data */
 		{ .nrails = 2, .max = 6, .start_bonded = true, .slots = 8, ALPHABET(R, Bf, F + SIG) },
 		{ .nrails = 2, .max = 6, .start_bonded = true, .slots = 8, ALPHABET(T, Bf + SIG) },
+		{ .nrails = 2, .max = 5, .start_bonded = true, .slots = 8, ALPHABET(A, E + SIG, F) },
 		{ .nrails = 2, .max = 5, .start_bonded = true, .slots = 8, ALPHABET(R + SIG, RBf, r) },
 		{ .nrails = 2, .max = 5, .start_bonded = true, .slots = 8, ALPHABET(Rrot, R, Tin + SIG) },
 	};
@@ -549,6 +550,7 @@ START_TEST(test_reset_undo_grow)
 	static const struct scenario list[] = {
 		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 2, ALPHABET(A, F + SIG, C), .resets = 1 },
 		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 2, ALPHABET(A, F + SIG, Bf), .undos = 1 },
+		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 2, ALPHABET(A, E + SIG, E), .resets = 1, .undos = 1 },
 		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 2,
 		  ALPHABET(R + SIG, T, RBf), .undos = 1, .grows = 1 },
 		{ .nrails = 2, .max = 4, .slots = 2, ALPHABET(S, A + SIG, F), .bonds = 1, .undos = 1 },
@@ -564,6 +566,7 @@ START_TEST(test_three_rails)
 		{ .nrails = 3, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(A, C + SIG) },
 		{ .nrails = 3, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(Arot, F, Asib + SIG) },
 		{ .nrails = 3, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(R, Bf + SIG) },
+		{ .nrails = 3, .max = 4, .start_bonded = true, .slots = 4, ALPHABET(A, E, E + SIG) },
 		{ .nrails = 3, .max = 2, .start_bonded = true, .slots = 4,
 		  ALPHABET(A, C + SIG, RBf, Rsib, T, F), .undos = 1 },
 		{ .nrails = 3, .max = 3, .start_bonded = true, .slots = 4,
@@ -581,6 +584,7 @@ START_TEST(test_flush)
 		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, .flush = 2, ALPHABET(A, F + SIG, C) },
 		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, .flush = 3, ALPHABET(A, F + SIG, C) },
 		{ .nrails = 2, .max = 4, .start_bonded = true, .slots = 4, .flush = 3, ALPHABET(Arot + SIG, A, T + SIG) },
+		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 4, .flush = 3, ALPHABET(A + SIG, E, E + SIG) },
 		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 4, .flush = 3,
 		  ALPHABET(A, C + SIG, R + SIG, Bf, F, S + SIG, Fin + SIG, r) },
 		{ .nrails = 2, .max = 3, .start_bonded = true, .slots = 4, .flush = 3, .spare_loss = true,

@@ -216,6 +216,8 @@ static void random_kinds(void)
 			k->flags |= DP_OP_PLAIN | DP_OP_READ;
 			k->local.lo = 1000 + rnd(span);
 			k->local.hi = k->local.lo + 4;
+			if (!rnd(4))
+				ref_every(k, nrails);
 			break;
 		case 3:
 			k->flags |= DP_OP_PLAIN;
