@@ -24,7 +24,7 @@ static struct dp_qp *q[2];
 static struct ibv_send_wr got[2]; /* what the provider got last, and how many */
 static struct ibv_sge got_sge[2];
 static unsigned ngot[2];
-static unsigned nbinds;
+static unsigned nbinds, to_err;
 static bool refuse;
 static int refusal = ENOMEM;
 static uint64_t sent_hash[2][2], nsent[2][2]; /* by QP and rail: of all that its provider got */
@@ -102,10 +102,27 @@ static int f_posts(struct ibv_qp *p, struct ibv_send_wr *wr, struct ibv_send_wr 
 	return 0;
 }
 
+/* Meanwhile somebody takes keys away. */
+static int f_destroy(struct ibv_qp *p)
+{
+	(void)p;
+	dp_key_barrier();
+	return EBUSY;
+}
+
+static int f_modify(struct ibv_qp *p, struct ibv_qp_attr *attr, int mask)
+{
+	(void)p;
+	to_err += mask == IBV_QP_STATE && attr->qp_state == IBV_QPS_ERR;
+	return 0;
+}
+
 static const struct dp_verbs real = {
 	.query_device = fake_query_device,
 	.get_device_name = fake_device_name,
 	.create_cq = fake_create_cq,
+	.modify_qp = f_modify,
+	.destroy_qp = f_destroy,
 };
 
 static struct dp_qp *bonded(unsigned i)
@@ -565,6 +582,43 @@ START_TEST(no_room_when_posting)
 }
 END_TEST
 
+/* The same, refused for good: the queue pair fails, and the program is told of what waited. */
+START_TEST(refused_when_posting)
+{
+	static char mem[16384];
+	struct ibv_sge s = { (uintptr_t)mem, sizeof(mem), 7 };
+	struct ibv_send_wr *bad, wr = { .wr_id = 1, .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+					.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { 1 << 20, 9 } };
+	const struct dp_stash *told;
+	struct ibv_wc wc;
+
+	to_err = 0;
+	bulk_setup(DP_ORDER_SIGNAL);
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	s.length = 8;
+	wr.wr_id = 2;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	ck_assert_uint_eq(nsent[0][0], 1);
+	dp_order_done(&q[0]->order, 1, 1);
+	refuse = true;
+	refusal = EINVAL;
+	wr.wr_id = 3;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	ck_assert_int_eq(atomic_load(&q[0]->state), DP_QP_FAILING);
+	ck_assert(!q[0]->retry && q[0]->on_ready);
+	told = q[0]->fakes;
+	cqe = (struct ibv_wc){ .wr_id = 1, .qp_num = qp[0].qp_num };
+	have_cqe = true;
+	ck_assert_int_eq(dp_poll_cq(cq->cq, 1, &wc), 1);
+	ck_assert(wc.wr_id == 1 && wc.status == IBV_WC_SUCCESS);
+	ck_assert_uint_eq(to_err, 1);
+	/* what is given when the twins are in ERR, too: tests/unit/test_fail.c */
+	ck_assert(told && told->next && !told->next->next);
+	ck_assert(told->wc.wr_id == 2 && told->wc.status == IBV_WC_WR_FLUSH_ERR);
+	ck_assert(told->next->wc.wr_id == 3 && told->next->wc.status == IBV_WC_WR_FLUSH_ERR);
+}
+END_TEST
+
 /* What rail 0 has no room for is the program's to hear, as the provider says it, and no sibling's refusal. */
 START_TEST(no_room_for_bulk)
 {
@@ -666,6 +720,22 @@ START_TEST(barrier_forgets)
 }
 END_TEST
 
+/* Nor when its queue pair could not be found meanwhile, since it was being destroyed; yet it stays. */
+START_TEST(kept_forgets)
+{
+	struct dp_rkeys keys = { .n = 1 };
+
+	q[0]->known = &keys;
+	q[0]->known_rkey = 9;
+	q[0]->lone_rkey = 9;
+	ck_assert_int_eq(dp_destroy_qp(q[0]->qp), EBUSY);
+	ck_assert_ptr_eq(dp_qp_find(q[0]->qp), q[0]);
+	ck_assert_ptr_null(q[0]->known);
+	ck_assert_uint_eq(q[0]->lone_rkey, UINT64_MAX);
+	ck_assert(!q[0]->going);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("alone");
@@ -680,10 +750,12 @@ int main(void)
 	tcase_add_loop_test(t, bulk_short, 0, 4);
 	tcase_add_loop_test(t, depth_while_held, 0, 3);
 	tcase_add_loop_test(t, no_room_when_posting, 0, 2);
+	tcase_add_test(t, refused_when_posting);
 	tcase_add_loop_test(t, no_room_for_bulk, 0, 2);
 	tcase_add_test(t, beyond_the_last_address);
 	tcase_add_test(t, copies);
 	tcase_add_test(t, barrier_forgets);
+	tcase_add_test(t, kept_forgets);
 	suite_add_tcase(s, t);
 	return run_suite(s);
 }
