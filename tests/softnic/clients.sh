@@ -84,17 +84,25 @@ for ((n = 0; n < ${CLIENTS_SEEDS:-2}; n++)); do
 	good wr-signal signal --window 8 --wr --reads 4 --overlap 50 --fence 30 --read-back 50 --mixed
 	good cqex-both-ways signal --window 4 --bidir --qps 4 --threads 2 --cq all --cq-ex
 	good wr-cqex-rc rc --window 4 --wr --cq-ex
-	# the control: what must not hold in this mode does not, so the client sees what it claims to see
+	# The control: what must not hold in this mode does not, so the client sees what it claims to see. By chance it may hold
+	# for a whole run, but not in five.
+	from=$seed
 	for ex in "" "--wr --cq-ex"; do
-		# shellcheck disable=SC2086 # two options
-		dataflag control relaxed --flags inline --window 4 $ex
-		violations=$(grep -o '"violations":[0-9]*' "$out/control.out" | awk -F: '{ s += $2 } END { print s + 0 }')
-		if [ $status != 0 ] && [ "$violations" -gt 0 ] && [ "$(number "$out/control." splits)" -gt 0 ]; then
+		for ((try = 0; try < 5; try++)); do
+			seed=$((from + 1000 * try))
+			# shellcheck disable=SC2086 # two options
+			dataflag control relaxed --flags inline --window 4 $ex
+			violations=$(grep -o '"violations":[0-9]*' "$out/control.out" | awk -F: '{ s += $2 } END { print s + 0 }')
+			splits=$(number "$out/control." splits)
+			if [ "$status $violations" != "0 0" ] || [ "$splits" = 0 ]; then break; fi
+		done
+		if [ "$status" != 0 ] && [ "$violations" -gt 0 ] && [ "$splits" -gt 0 ]; then
 			echo "ok: seed $seed, control: $violations violations in mode relaxed $ex"
 		else
-			fail "seed $seed, control: status $status, $violations violations $ex"
+			fail "seed $seed, control: status $status, $violations violations, $splits splits $ex"
 		fi
 	done
+	seed=$from
 	seed=$((seed + 1))
 done
 
