@@ -11,6 +11,8 @@ failed=0
 seed=${CLIENTS_SEED:-$RANDOM}
 # shellcheck source=tests/clients/number.sh
 . "$top/tests/clients/number.sh"
+# shellcheck source=tests/clients/control.sh
+. "$top/tests/clients/control.sh"
 
 fail()
 {
@@ -57,17 +59,7 @@ for ordering in strict signal; do
 		fi
 	done
 done
-# By chance it may hold for a whole run, but not in five.
-for ((try = 0; try < 5; try++)); do
-	dataflag relaxed "$two --adverse --seed $((try + 1))" mlx5_bond_0 mlx5_bond_1 --flags inline --window 4
-	violations=$(grep -o '"violations":[0-9]*' "$out/stdout" | awk -F: '{ s += $2 } END { print s + 0 }')
-	if [ "$status $violations" != "0 0" ] || [ "$splits" = 0 ]; then break; fi
-done
-if [ "$status" != 0 ] && [ "$violations" -gt 0 ] && [ "$splits" -gt 0 ]; then
-	echo "ok: control: $violations violations in mode relaxed"
-else
-	fail "control: status $status, $violations violations, $splits splits"
-fi
+control control "$out/stdout" dataflag relaxed "$two --adverse" mlx5_bond_0 mlx5_bond_1 --flags inline --window 4
 
 # where bulk does not wait for signals, the halves are equal
 dataflag signal "$two" mlx5_bond_0 mlx5_bond_1 --window 8 --qps 4

@@ -99,6 +99,12 @@ static bool has(const struct ref *r, unsigned pos, uint32_t rail)
 	return !r->whole[pos] && kind_of(r, pos)->part[rail].len;
 }
 
+/* Is a fragment with these flags for nobody there? One that goes on every rail answers to the program on rail 0 alone. */
+static bool for_nobody(unsigned flags, uint32_t rail)
+{
+	return rail && (flags & DP_OP_EVERY);
+}
+
 /*
  * The rules, pair by pair: must the fragment of E on rail re be acknowledged before the fragment of the later L
  * on rail rl may go?
@@ -110,7 +116,7 @@ static bool must_wait(const struct ref *r, unsigned e, uint32_t re, unsigned l, 
 
 	if (!fragment(r, e, re, &er, &el))
 		return false;
-	if (rl && (fl & DP_OP_EVERY))
+	if (for_nobody(fl, rl))
 		return false;
 	if (r->native[e] && l >= r->native[e] && !re) {
 		/* one signal that may have read and whose ranges are unknown */
@@ -136,8 +142,7 @@ static bool must_wait(const struct ref *r, unsigned e, uint32_t re, unsigned l, 
 		return r->mode != DP_ORDER_RELAXED || !(fl & DP_OP_PLAIN) || (fl & DP_OP_FENCE);
 	if (r->mode == DP_ORDER_RELAXED)
 		return false;
-	/* of a signal's parts on siblings nobody sees anything */
-	if (!(fe & DP_OP_BULK) && r->mode == DP_ORDER_STRICT && rl && !re)
+	if (!(fe & DP_OP_BULK) && r->mode == DP_ORDER_STRICT && rl && !for_nobody(fe, re))
 		return true;
 	if (l - e > r->search && ((rl ? r->fulls : r->full0)[l] >> re & 1))
 		return true;
@@ -217,7 +222,7 @@ static void ref_add(struct ref *r, unsigned kind)
 	r->native[l] = 0;
 	for (uint32_t rl = 1; k->cut && rl < r->nrails; rl++)
 		siblings |= k->part[rl].len != 0;
-	r->whole[l] = !(k->flags & (DP_OP_BULK | DP_OP_EVERY)) || !r->bonded || !siblings;
+	r->whole[l] = !r->bonded || !siblings;
 	if (!r->whole[l] && (k->flags & DP_OP_BULK))
 		r->whole[l] = nobody_tells(r, l);
 }
@@ -280,8 +285,7 @@ static void seen(const struct ref *r, unsigned l, uint32_t rl)
 	struct dp_range er, el, lr, ll;
 
 	fragment(r, l, rl, &lr, &ll);
-	/* what it reads there is for nobody, and nobody tells when */
-	if (rl && (fl & DP_OP_EVERY))
+	if (for_nobody(fl, rl))
 		return;
 	for (uint32_t re = 0; re < r->nrails; re++) {
 		if (re == rl)
@@ -289,7 +293,7 @@ static void seen(const struct ref *r, unsigned l, uint32_t rl)
 		for (unsigned e = r->acked[re]; e < l; e++) {
 			unsigned fe = kind_of(r, e)->flags;
 
-			if (!fragment(r, e, re, &er, &el) || (re && (fe & DP_OP_EVERY)))
+			if (!fragment(r, e, re, &er, &el) || for_nobody(fe, re))
 				continue;
 			demand(e < r->placed[re] || listed(r->mode, fe, er, fl, lr),
 			       "mode %s: %s (op %u, rail %u) seen before %s (op %u, rail %u)", mode_names[r->mode],

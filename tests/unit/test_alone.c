@@ -550,29 +550,38 @@ END_TEST
 
 static const int no_room[] = { ENOMEM, -ENOMEM }; /* some providers say it so */
 
+/* Bulk (1), a signal that waits for it (2), and another (3), with which the first may go: rail 0 says err to that. */
+static void refuse_when_posting(int err)
+{
+	static char mem[16384];
+	struct ibv_sge s = { (uintptr_t)mem, sizeof(mem), 7 };
+	struct ibv_send_wr *bad, wr = { .wr_id = 1, .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+					.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { 1 << 20, 9 } };
+
+	bulk_setup(DP_ORDER_SIGNAL);
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	s.length = 8;
+	wr.wr_id = 2;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	ck_assert_uint_eq(nsent[0][0], 1);
+	/* the sibling is done, but nobody has looked yet */
+	dp_order_done(&q[0]->order, 1, 1);
+	refuse = true;
+	refusal = err;
+	wr.wr_id = 3;
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	ck_assert_uint_eq(nsent[0][0], 1);
+}
+
 /*
  * What waited may go when another request is posted, and rail 0 has no room for it then: whoever polls tries again, although
  * no completion comes any more.
  */
 START_TEST(no_room_when_posting)
 {
-	static char mem[16384];
-	struct ibv_sge s = { (uintptr_t)mem, sizeof(mem), 7 };
-	struct ibv_send_wr *bad, wr = { .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-					.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { 1 << 20, 9 } };
 	struct ibv_wc wc;
 
-	bulk_setup(DP_ORDER_SIGNAL);
-	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
-	s.length = 8;
-	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
-	ck_assert_uint_eq(nsent[0][0], 1);
-	/* the sibling is done, but nobody has looked yet */
-	dp_order_done(&q[0]->order, 1, 1);
-	refuse = true;
-	refusal = no_room[_i];
-	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
-	ck_assert_uint_eq(nsent[0][0], 1);
+	refuse_when_posting(no_room[_i]);
 	ck_assert(q[0]->retry && q[0]->on_ready);
 	ck_assert_int_eq(atomic_load(&q[0]->state), DP_QP_BONDED);
 	refuse = false;
@@ -585,25 +594,11 @@ END_TEST
 /* The same, refused for good: the queue pair fails, and the program is told of what waited. */
 START_TEST(refused_when_posting)
 {
-	static char mem[16384];
-	struct ibv_sge s = { (uintptr_t)mem, sizeof(mem), 7 };
-	struct ibv_send_wr *bad, wr = { .wr_id = 1, .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-					.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { 1 << 20, 9 } };
 	const struct dp_stash *told;
 	struct ibv_wc wc;
 
 	to_err = 0;
-	bulk_setup(DP_ORDER_SIGNAL);
-	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
-	s.length = 8;
-	wr.wr_id = 2;
-	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
-	ck_assert_uint_eq(nsent[0][0], 1);
-	dp_order_done(&q[0]->order, 1, 1);
-	refuse = true;
-	refusal = EINVAL;
-	wr.wr_id = 3;
-	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	refuse_when_posting(EINVAL);
 	ck_assert_int_eq(atomic_load(&q[0]->state), DP_QP_FAILING);
 	ck_assert(!q[0]->retry && q[0]->on_ready);
 	told = q[0]->fakes;
@@ -702,21 +697,30 @@ START_TEST(copies)
 }
 END_TEST
 
+static void know_key(struct dp_rkeys *keys)
+{
+	q[0]->known = keys;
+	q[0]->known_rkey = 9;
+	q[0]->lone_rkey = 9;
+}
+
+static void knows_no_key(void)
+{
+	ck_assert_ptr_null(q[0]->known);
+	ck_assert_uint_eq(q[0]->lone_rkey, UINT64_MAX);
+}
+
 /* A key that was taken away is not known any more when dp_key_barrier() has returned. */
 START_TEST(barrier_forgets)
 {
 	struct dp_rkeys keys = { .n = 1 };
 
-	q[0]->known = &keys;
-	q[0]->known_rkey = 9;
+	know_key(&keys);
 	ck_assert_ptr_eq(dp_qp_rkeys(q[0], 9), &keys);
 	ck_assert_ptr_null(dp_qp_rkeys(q[0], 8));
-	q[0]->known = &keys;
-	q[0]->known_rkey = 9;
-	q[0]->lone_rkey = 9;
+	know_key(&keys);
 	dp_key_barrier();
-	ck_assert_ptr_null(q[0]->known);
-	ck_assert_uint_eq(q[0]->lone_rkey, UINT64_MAX);
+	knows_no_key();
 }
 END_TEST
 
@@ -725,13 +729,10 @@ START_TEST(kept_forgets)
 {
 	struct dp_rkeys keys = { .n = 1 };
 
-	q[0]->known = &keys;
-	q[0]->known_rkey = 9;
-	q[0]->lone_rkey = 9;
+	know_key(&keys);
 	ck_assert_int_eq(dp_destroy_qp(q[0]->qp), EBUSY);
 	ck_assert_ptr_eq(dp_qp_find(q[0]->qp), q[0]);
-	ck_assert_ptr_null(q[0]->known);
-	ck_assert_uint_eq(q[0]->lone_rkey, UINT64_MAX);
+	knows_no_key();
 	ck_assert(!q[0]->going);
 }
 END_TEST
