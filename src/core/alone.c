@@ -124,19 +124,24 @@ __attribute__((noinline)) static int post_lone_session(struct dp_qp *q, struct i
 	return post_lone(q, wr, bad, len, true);
 }
 
-/* q is bonded, as it seemed without its lock, wr alone in its list. What bind_mw posts is a BIND_MW. */
-static inline __attribute__((always_inline)) int post_one(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
-							   bool session)
+/*
+ * q is bonded, as it seemed without its lock, wr alone in its list, len: of its one SGE, or 0 if there is none. What bind_mw
+ * posts is a BIND_MW.
+ */
+static inline __attribute__((always_inline)) int post_short(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+							     uint32_t len, bool session)
 {
-	uint32_t len = 0;
-
-	if (__builtin_expect(wr->num_sge == 1, 1))
-		len = wr->sg_list->length;
-	else if (wr->num_sge)
-		return dp_post_tracked(q, wr, bad, session);
 	if (may_go_alone(q, wr, len))
 		return session ? post_lone_session(q, wr, bad, len) : post_lone_wr(q, wr, bad, len);
 	return dp_bulk_like(wr, len) ? dp_bulk_post(q, wr, bad, session) : dp_post_tracked(q, wr, bad, session);
+}
+
+static inline __attribute__((always_inline)) int post_one(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+							   bool session)
+{
+	if (__builtin_expect(wr->num_sge == 1, 1))
+		return post_short(q, wr, bad, wr->sg_list->length, session);
+	return wr->num_sge ? dp_post_tracked(q, wr, bad, session) : post_short(q, wr, bad, 0, session);
 }
 
 /* Apart, so that the common path saves no registers. */
@@ -166,4 +171,11 @@ int dp_post_session(struct dp_qp *q, struct ibv_send_wr *wr)
 	struct ibv_send_wr *bad;
 
 	return wr && !wr->next ? post_one(q, wr, &bad, true) : dp_post_tracked(q, wr, &bad, true);
+}
+
+int dp_post_session_sge(struct dp_qp *q, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	return post_short(q, wr, &bad, wr->sg_list->length, true);
 }

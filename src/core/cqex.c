@@ -44,6 +44,7 @@ struct slots {
 
 struct dp_cqex {
 	struct ibv_cq_ex *ex;
+	struct dp_cq *cq;
 	struct slots real;
 	bool extra;	       /* it tells more than an ibv_wc has room for */
 	bool single;	       /* made for one thread */
@@ -55,21 +56,29 @@ struct dp_cqex {
 	int err; /* of the last read */
 };
 
-/* The CQ that this thread began to poll last, until end_poll: spares the look-ups, and its address names the thread. */
+/* As qpex.c's. */
 static DP_TLS struct {
-	const struct ibv_cq_ex *ex;
+	const struct ibv_cq_ex *open; /* x's, while the polling that this thread began last, of x, is ours: until end_poll */
+	const struct ibv_cq_ex *ex;   /* x's, as long as none was freed since: another may have its address */
+	unsigned int freed;
 	struct dp_cqex *x;
 } latest;
+
+static _Atomic unsigned int freed; /* how many were */
 
 static void *self(void)
 {
 	return &latest;
 }
 
-static inline struct dp_cqex *find(struct ibv_cq_ex *ex)
+/* relaxed: as in qpex.c */
+static inline bool found(const struct ibv_cq_ex *ex)
 {
-	if (__builtin_expect(latest.ex == ex, 1))
-		return latest.x;
+	return latest.ex == ex && latest.freed == atomic_load_explicit(&freed, memory_order_relaxed);
+}
+
+__attribute__((noinline)) static struct dp_cqex *look_up(struct ibv_cq_ex *ex)
+{
 	return dp_cq_find(ibv_cq_ex_to_cq(ex))->ex;
 }
 
@@ -170,19 +179,22 @@ void dp_cqex_leave(struct dp_cq *cq)
 /* ---- what the program calls --------------------------------------------------------------------------------- */
 
 /* 0, ENOENT, or the provider's error. With polling held. */
-static int take_one(struct dp_cqex *x, struct dp_cq *cq)
+static inline int take_one(struct dp_cqex *x)
 {
-	int n = dp_cq_poll_one(cq, &x->wc, &x->more);
+	/* without `extra` there is nothing but the ibv_wc */
+	int n = __builtin_expect(x->extra, 0) ? dp_cq_poll_one(x->cq, &x->wc, &x->more) : dp_cq_poll_plain(x->cq, &x->wc);
 
-	if (n != 1)
-		return n ? x->err : ENOENT;
+	if (__builtin_expect(n != 1, 0))
+		return n ? x->extra ? x->err : EIO : ENOENT;
 	x->ex->status = x->wc.status;
 	x->ex->wr_id = x->wc.wr_id;
 	return 0;
 }
 
-static void restore_if_unused(struct dp_cqex *x, struct dp_cq *cq)
+static void restore_if_unused(struct dp_cqex *x)
 {
+	struct dp_cq *cq = x->cq;
+
 	dp_take(&cq->lock);
 	if (!atomic_load_explicit(&cq->active, memory_order_relaxed)) {
 		/* others may read them at this moment: aligned stores */
@@ -202,66 +214,126 @@ static void restore_if_unused(struct dp_cqex *x, struct dp_cq *cq)
 	dp_drop(&cq->lock);
 }
 
-static int our_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
+/* With polling held, which is ours no more. */
+__attribute__((noinline)) static int give_up(struct dp_cqex *x, int err)
 {
-	struct dp_cq *cq = dp_cq_find(ibv_cq_ex_to_cq(ex));
-	struct dp_cqex *x = cq->ex;
+	if (latest.x == x)
+		latest.open = NULL;
+	atomic_store_explicit(&x->owner, NULL, memory_order_relaxed);
+	dp_drop(&x->polling);
+	return err;
+}
+
+/* No QP of ours sends into it, or so it seemed: with polling held. */
+__attribute__((noinline)) static int start_native(struct dp_cqex *x, struct ibv_poll_cq_attr *attr);
+
+/* x is latest.x, its polling held. */
+static inline __attribute__((always_inline)) int start(struct dp_cqex *x, struct ibv_poll_cq_attr *attr)
+{
 	int ret;
 
-	dp_take(&x->polling);
-	if (x->installed && !atomic_load_explicit(&cq->active, memory_order_relaxed))
-		restore_if_unused(x, cq);
-	if (!x->installed) {
-		dp_drop(&x->polling);
-		return x->real.start_poll(ex, attr);
-	}
 	/* before the poll: what is called from there must know whose the CQ is */
 	atomic_store_explicit(&x->owner, self(), memory_order_relaxed);
-	ret = attr->comp_mask ? EINVAL : take_one(x, cq);
-	if (!ret) {
-		latest.ex = ex;
-		latest.x = x;
-	} else {
-		atomic_store_explicit(&x->owner, NULL, memory_order_relaxed);
-		dp_drop(&x->polling);
-	}
-	return ret;
+	if (__builtin_expect(attr->comp_mask != 0, 0))
+		return give_up(x, EINVAL);
+	ret = take_one(x);
+	if (__builtin_expect(ret, 0))
+		return give_up(x, ret);
+	latest.open = x->ex;
+	return 0;
+}
+
+static inline bool is_ours(const struct dp_cqex *x)
+{
+	return x->installed && atomic_load_explicit(&x->cq->active, memory_order_relaxed);
+}
+
+static int start_native(struct dp_cqex *x, struct ibv_poll_cq_attr *attr)
+{
+	if (x->installed)
+		restore_if_unused(x);
+	if (x->installed)
+		return start(x, attr);
+	dp_drop(&x->polling);
+	return x->real.start_poll(x->ex, attr);
+}
+
+__attribute__((noinline)) static int find_and_start(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
+{
+	struct dp_cqex *x;
+
+	latest.open = NULL;
+	latest.freed = atomic_load_explicit(&freed, memory_order_relaxed);
+	latest.x = x = look_up(ex);
+	latest.ex = ex;
+	dp_take(&x->polling);
+	return is_ours(x) ? start(x, attr) : start_native(x, attr);
+}
+
+static int our_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
+{
+	struct dp_cqex *x = latest.x;
+
+	if (__builtin_expect(!found(ex) || !dp_try(&x->polling), 0))
+		return find_and_start(ex, attr);
+	return __builtin_expect(is_ours(x), 1) ? start(x, attr) : start_native(x, attr);
+}
+
+__attribute__((noinline)) static int other_next_poll(struct ibv_cq_ex *ex)
+{
+	struct dp_cqex *x = look_up(ex);
+
+	return mine(x) ? take_one(x) : x->real.next_poll(ex);
 }
 
 static int our_next_poll(struct ibv_cq_ex *ex)
 {
-	struct dp_cq *cq = dp_cq_find(ibv_cq_ex_to_cq(ex));
+	return __builtin_expect(latest.open == ex, 1) ? take_one(latest.x) : other_next_poll(ex);
+}
 
-	return mine(cq->ex) ? take_one(cq->ex, cq) : cq->ex->real.next_poll(ex);
+__attribute__((noinline)) static void other_end_poll(struct ibv_cq_ex *ex)
+{
+	struct dp_cqex *x = look_up(ex);
+
+	if (mine(x))
+		give_up(x, 0);
+	else
+		x->real.end_poll(ex);
 }
 
 static void our_end_poll(struct ibv_cq_ex *ex)
 {
-	struct dp_cqex *x = find(ex);
+	struct dp_cqex *x = latest.x;
 
-	if (!mine(x)) {
-		x->real.end_poll(ex);
+	if (__builtin_expect(latest.open != ex, 0)) {
+		other_end_poll(ex);
 		return;
 	}
-	if (latest.x == x)
-		latest.ex = NULL;
+	latest.open = NULL;
 	atomic_store_explicit(&x->owner, NULL, memory_order_relaxed);
 	dp_drop(&x->polling);
 }
 
+/* The others are apart, so that nothing is kept for them. */
 #define READER(type, name, value)                                                                                     \
-	static type our_read_##name(struct ibv_cq_ex *ex)                                                             \
+	__attribute__((noinline)) static type other_read_##name(struct ibv_cq_ex *ex)                                 \
 	{                                                                                                             \
-		struct dp_cqex *x = find(ex);                                                                         \
+		struct dp_cqex *x = look_up(ex);                                                                      \
                                                                                                                       \
 		return mine(x) ? (value) : x->real.read_##name(ex);                                                   \
+	}                                                                                                             \
+	static type our_read_##name(struct ibv_cq_ex *ex)                                                             \
+	{                                                                                                             \
+		struct dp_cqex *x = latest.x;                                                                         \
+                                                                                                                      \
+		return __builtin_expect(latest.open == ex, 1) ? (value) : other_read_##name(ex);                      \
 	}
 READERS(READER)
 #undef READER
 
 static void our_read_tm_info(struct ibv_cq_ex *ex, struct ibv_wc_tm_info *info)
 {
-	struct dp_cqex *x = find(ex);
+	struct dp_cqex *x = latest.open == ex ? latest.x : look_up(ex);
 
 	if (!mine(x)) {
 		x->real.read_tm_info(ex, info);
@@ -303,7 +375,8 @@ void dp_cqex_free(struct dp_cq *cq)
 	if (!cq->ex)
 		return;
 	if (latest.x == cq->ex) /* it was left open */
-		latest.ex = NULL;
+		latest.open = NULL;
+	atomic_fetch_add_explicit(&freed, 1, memory_order_relaxed);
 	dp_lock_fini(&cq->ex->polling);
 	free(cq->ex);
 	cq->ex = NULL;
@@ -369,8 +442,11 @@ struct ibv_cq_ex *dp_create_cq_ex(struct ibv_context *ctx, struct ibv_cq_init_at
 		return NULL;
 	if (known)
 		x = make(ex, attr);
-	if (x && dp_cq_adopt(c, ibv_cq_ex_to_cq(ex), x, shadow))
-		return ex;
+	if (x) {
+		x->cq = dp_cq_adopt(c, ibv_cq_ex_to_cq(ex), x, shadow);
+		if (x->cq)
+			return ex;
+	}
 	if (x) {
 		dp_lock_fini(&x->polling);
 		free(x);

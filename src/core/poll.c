@@ -406,7 +406,7 @@ int dp_cq_poll_one(struct dp_cq *cq, struct ibv_wc *wc, struct dp_wc_more *more)
 }
 
 /* Apart, as poll_unknown() below. */
-__attribute__((noinline)) static int poll_plain(struct dp_cq *cq, struct ibv_wc *wc)
+__attribute__((noinline)) int dp_cq_poll_plain(struct dp_cq *cq, struct ibv_wc *wc)
 {
 	return poll_one(cq, wc, NULL, false);
 }
@@ -451,7 +451,7 @@ int dp_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 		return q->poll_cq(cq, n, wc);
 	if (q->ex)
 		return poll_ex(q, n, wc);
-	return n == 1 ? poll_plain(q, wc) : poll_tracked(q, n, wc);
+	return n == 1 ? dp_cq_poll_plain(q, wc) : poll_tracked(q, n, wc);
 }
 
 /* Reads the program's CQ ahead of the program: somebody waits for what rail 0 acknowledges. */

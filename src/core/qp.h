@@ -226,13 +226,15 @@ int dp_spare_renew(struct dp_qp *q, struct dp_twin_info *mine);
 /* That is connected. With ctl held, scq->lock and lock not. */
 void dp_spare_up(struct dp_qp *q);
 
-/* ---- post.c and qpex.c: ibv_wr_* */
+/* ---- alone.c, qpex.c and qpex_provider.c: ibv_wr_* */
 
 /*
  * Posts a session that was collected, wr the first of it (NULL: it is empty): all, or none and the error. The
  * session is open, no lock of q held.
  */
 int dp_post_session(struct dp_qp *q, struct ibv_send_wr *wr);
+/* The same of one request that has one SGE. */
+int dp_post_session_sge(struct dp_qp *q, struct ibv_send_wr *wr);
 /* Gives the session to the provider. Returns its error: then it took none. With lock held or not. */
 int dp_qpex_play(struct dp_qp *q);
 /* Can a QP made for these IBV_QP_EX_WITH_* be bonded? */
@@ -411,6 +413,8 @@ void dp_cq_purge(struct dp_cq *cq, uint32_t qp_num);
 struct dp_cq *dp_cq_adopt(struct dp_ctx *c, struct ibv_cq *cq, struct dp_cqex *x, struct dp_channel *shadow);
 /* poll_cq of one, from an extended CQ with active QPs. more: of the completion given. */
 int dp_cq_poll_one(struct dp_cq *cq, struct ibv_wc *wc, struct dp_wc_more *more);
+/* The same, from one that tells no more than an ibv_wc, extended or not. */
+int dp_cq_poll_plain(struct dp_cq *cq, struct ibv_wc *wc);
 
 /* ---- cqex.c */
 struct ibv_cq_ex *dp_create_cq_ex(struct ibv_context *ctx, struct ibv_cq_init_attr_ex *attr);

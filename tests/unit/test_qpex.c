@@ -26,7 +26,7 @@ struct seen {
 };
 
 static struct verbs_context program;
-static struct ibv_qp_ex ex;
+static struct ibv_qp_ex ex, ex2;
 static struct seen building[MANY], got[MANY];	 /* of the open session, of those that were completed */
 static int nbuilding, ngot, sessions, aborts;
 static int err_setter, err_complete;		 /* that the provider gives */
@@ -34,26 +34,24 @@ static int plain[MANY], nplain;			 /* wr_ids of post_send, of which it takes max
 static int max_plain;
 static pthread_mutex_t wr_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static struct seen *p_begin(enum ibv_wr_opcode op)
+static struct seen *p_begin(const struct ibv_qp_ex *e, enum ibv_wr_opcode op)
 {
 	struct seen *s = &building[nbuilding++];
 
-	*s = (struct seen){ .wr_id = ex.wr_id, .flags = ex.wr_flags, .op = op };
+	*s = (struct seen){ .wr_id = e->wr_id, .flags = e->wr_flags, .op = op };
 	return s;
 }
 
 static void p_write(struct ibv_qp_ex *e, uint32_t rkey, uint64_t addr)
 {
-	(void)e;
 	(void)rkey;
 	(void)addr;
-	p_begin(IBV_WR_RDMA_WRITE);
+	p_begin(e, IBV_WR_RDMA_WRITE);
 }
 
 static void p_send(struct ibv_qp_ex *e)
 {
-	(void)e;
-	p_begin(IBV_WR_SEND);
+	p_begin(e, IBV_WR_SEND);
 }
 
 static void p_set_sge_list(struct ibv_qp_ex *e, size_t n, const struct ibv_sge *list)
@@ -147,7 +145,7 @@ static int p_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 
 static struct ibv_qp_ex *f_to_ex(struct ibv_qp *qp)
 {
-	return qp == &ex.qp_base ? &ex : NULL;
+	return qp == &ex.qp_base ? &ex : qp == &ex2.qp_base ? &ex2 : NULL;
 }
 
 static const struct dp_verbs real = {
@@ -161,17 +159,12 @@ static const struct dp_verbs real = {
 
 static struct dp_qp *q;
 
-static void setup(void)
+static struct dp_qp *track(struct ibv_qp_ex *e, uint32_t qpn, struct dp_cq *cq)
 {
-	struct dp_cq *cq;
+	struct dp_qp *new;
 
-	fake_begin(&real, &program);
-	dp_cfg.spread_min = 8192;
-	program.context.ops.poll_cq = p_poll;
-	program.context.ops.post_send = p_post;
-	max_plain = MANY;
-	ex = (struct ibv_qp_ex){
-		.qp_base = { .context = &program.context, .qp_num = QPN },
+	*e = (struct ibv_qp_ex){
+		.qp_base = { .context = &program.context, .qp_num = qpn },
 		.wr_start = p_start,
 		.wr_complete = p_complete,
 		.wr_abort = p_abort,
@@ -182,16 +175,29 @@ static void setup(void)
 		.wr_set_inline_data = p_set_inline,
 		.wr_set_inline_data_list = p_set_inline_list,
 	};
+	new = fake_qp(&e->qp_base, cq, (struct ibv_qp_cap){ .max_send_wr = 20, .max_send_sge = 2, .max_inline_data = 64 });
+	new->post_send = p_post;
+	ck_assert_int_eq(dp_hmap_put(&dp_qps, (uintptr_t)new->qp, new), 0);
+	ck_assert_int_eq(dp_qpex_new(new), 0);
+	ck_assert_ptr_eq(e->wr_start, p_start);
+	ck_assert_int_eq(dp_qp_track(new), 0);
+	ck_assert_ptr_ne(e->wr_start, p_start);
+	return new;
+}
+
+static void setup(void)
+{
+	struct dp_cq *cq;
+
+	fake_begin(&real, &program);
+	dp_cfg.spread_min = 8192;
+	program.context.ops.poll_cq = p_poll;
+	program.context.ops.post_send = p_post;
+	max_plain = MANY;
 	ck_assert_ptr_nonnull(dp_ctx_get(&program.context));
 	cq = dp_cq_find(dp_create_cq(&program.context, 16, NULL, NULL, 0));
 	ck_assert_ptr_nonnull(cq);
-	q = fake_qp(&ex.qp_base, cq, (struct ibv_qp_cap){ .max_send_wr = 20, .max_send_sge = 2, .max_inline_data = 64 });
-	q->post_send = p_post;
-	ck_assert_int_eq(dp_hmap_put(&dp_qps, (uintptr_t)q->qp, q), 0);
-	ck_assert_int_eq(dp_qpex_new(q), 0);
-	ck_assert_ptr_eq(ex.wr_start, p_start);
-	ck_assert_int_eq(dp_qp_track(q), 0);
-	ck_assert_ptr_ne(ex.wr_start, p_start);
+	q = track(&ex, QPN, cq);
 	/* what the provider does not have stays away: programs look */
 	ck_assert_ptr_null(ex.wr_rdma_read);
 }
@@ -443,6 +449,151 @@ START_TEST(threads_take_turns)
 }
 END_TEST
 
+static void untrack(struct dp_qp *old)
+{
+	dp_hmap_del(&dp_qps, (uintptr_t)old->qp);
+	dp_hmap_del(&old->scq->qpns, old->qp_num);
+	dp_qpex_free(old);
+}
+
+static void *untracker(void *arg)
+{
+	untrack(arg);
+	return NULL;
+}
+
+/* Providers reuse memory: what a thread knows of a queue pair's address is another's then. */
+START_TEST(another_at_its_address)
+{
+	static struct dp_qp *olds[4]; /* looked at, so that none is freed */
+
+	for (int i = 0; i < 4; i++) {
+		struct dp_qp *old = olds[i] = q;
+		pthread_t t;
+
+		/* its last session was ended, or left open */
+		ibv_wr_start(&ex);
+		write_one(1, 0);
+		if (i & 1)
+			ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+		/* it went in this thread, or in another */
+		if (i & 2) {
+			ck_assert_int_eq(pthread_create(&t, NULL, untracker, old), 0);
+			pthread_join(t, NULL);
+		} else {
+			untrack(old);
+		}
+		q = track(&ex, QPN, old->scq);
+		ck_assert_ptr_ne(q, old);
+		for (uint64_t n = 0; n < 3; n++) {
+			ck_assert_uint_eq(q->order.next, n);
+			ibv_wr_start(&ex);
+			write_one(10 + n, 0);
+			ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+			ck_assert_uint_eq(got[ngot - 1].wr_id, 10 + n);
+		}
+		ck_assert_uint_eq(old->order.next, i & 1 ? 4 : i ? 3 : 0);
+	}
+}
+END_TEST
+
+/* Sessions of two queue pairs open at once, in one thread. */
+START_TEST(two_at_once)
+{
+	static const uint64_t first_first[] = { 1, 2, 3, 11, 12 }, second_first[] = { 11, 12, 1, 2, 3 };
+	struct dp_qp *q2 = track(&ex2, QPN + 1, q->scq);
+
+	for (int i = 0; i < 4; i++) {
+		ngot = 0;
+		ibv_wr_start(&ex);
+		write_one(1, 0);
+		ibv_wr_start(&ex2);
+		ex2.wr_id = 11;
+		ibv_wr_rdma_write(&ex2, 1, 0x1000);
+		ibv_wr_set_sge(&ex2, 2, 0x2000, 8);
+		write_one(2, 0);
+		ex2.wr_id = 12;
+		ibv_wr_send(&ex2);
+		if (i & 1)
+			ck_assert_int_eq(ibv_wr_complete(&ex2), 0);
+		write_one(3, 0);
+		if (i & 2)
+			ibv_wr_abort(&ex);
+		else
+			ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+		if (!(i & 1))
+			ck_assert_int_eq(ibv_wr_complete(&ex2), 0);
+		ck_assert_int_eq(ngot, i & 2 ? 2 : 5);
+		for (int k = 0; k < ngot; k++)
+			ck_assert_uint_eq(got[k].wr_id, i ? second_first[k] : first_first[k]);
+	}
+	ck_assert_uint_eq(q->order.next, 6);
+	ck_assert_uint_eq(q2->order.next, 8);
+}
+END_TEST
+
+/* What a request has been given before it in the same place must not be seen in it. */
+static void one_of(int kind, uint64_t wr_id)
+{
+	struct ibv_sge two[2] = { { 0x2000, 8, 2 }, { 0x3000, 8, 2 } };
+
+	ex.wr_id = wr_id;
+	ibv_wr_rdma_write(&ex, 1, 0x1000);
+	if (kind == 1)
+		ibv_wr_set_sge(&ex, 2, 0x2000, 8);
+	else if (kind == 2 || kind == 3)
+		ibv_wr_set_sge_list(&ex, (size_t)kind - 1, two);
+	else if (kind == 4)
+		ibv_wr_set_inline_data(&ex, (char[]){ "abcd" }, 4);
+	else if (kind == 5)
+		ibv_wr_set_sge_list(&ex, 0, NULL);
+}
+
+static void check_one(const struct seen *g, int kind, uint64_t wr_id)
+{
+	static const size_t nsge[] = { 0, 1, 1, 2, 4, 0 };
+
+	ck_assert_uint_eq(g->wr_id, wr_id);
+	ck_assert_uint_eq(g->nsge, nsge[kind]);
+	ck_assert_int_eq(g->inlined, kind == 4);
+	if (kind == 4)
+		ck_assert_mem_eq(g->bytes, "abcd", 4);
+}
+
+START_TEST(each_kind_after_each)
+{
+	/* alone */
+	for (int a = 0; a < 6; a++)
+		for (int b = 0; b < 6; b++) {
+			ngot = 0;
+			for (int i = 0; i < 2; i++) {
+				ibv_wr_start(&ex);
+				one_of(i ? b : a, (uint64_t)i);
+				ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+				check_one(&got[i], i ? b : a, (uint64_t)i);
+			}
+		}
+	/* the second setter is the last word, as with providers */
+	ngot = 0;
+	ibv_wr_start(&ex);
+	one_of(3, 1);
+	ibv_wr_set_sge(&ex, 2, 0x2000, 8);
+	ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+	check_one(&got[0], 1, 1);
+	/* so many that the place is another meanwhile */
+	for (int n = 60; n < MANY; n += 3) {
+		ngot = 0;
+		ibv_wr_start(&ex);
+		for (int i = 0; i < n; i++)
+			one_of((i + n) % 6, (uint64_t)i);
+		ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+		ck_assert_int_eq(ngot, n);
+		for (int i = 0; i < n; i++)
+			check_one(&got[i], (i + n) % 6, (uint64_t)i);
+	}
+}
+END_TEST
+
 START_TEST(what_can_be_said)
 {
 	ck_assert(dp_qpex_can(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND_WITH_INV));
@@ -468,6 +619,9 @@ int main(void)
 	tcase_add_test(tc, too_many_sges_are_not_read);
 	tcase_add_test(tc, all_or_nothing_when_bonded);
 	tcase_add_test(tc, threads_take_turns);
+	tcase_add_test(tc, another_at_its_address);
+	tcase_add_test(tc, two_at_once);
+	tcase_add_test(tc, each_kind_after_each);
 	tcase_add_test(tc, what_can_be_said);
 	suite_add_tcase(s, tc);
 	return run_suite(s);
