@@ -40,16 +40,15 @@ static bool look_and_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_se
 {
 	unsigned flags = 0;
 	uint64_t at = 0, hi = 0;
+	bool apart; /* what siblings have is done, and rail 0 keeps its own order */
 
 	if ((unsigned)wr->num_sge > q->cap.max_send_sge)
 		return false;
 	if (wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
-		const struct dp_rkeys *keys = len ? dp_qp_rkeys(q, wr->wr.rdma.rkey) : NULL;
-
-		at = wr->wr.rdma.remote_addr + (keys ? keys->shift : 0);
+		at = len ? dp_qp_place(q, wr->wr.rdma.remote_addr, wr->wr.rdma.rkey, &apart) : wr->wr.rdma.remote_addr;
 		hi = at + len;
 		if (wr->opcode == IBV_WR_RDMA_WRITE)
-			flags |= DP_OP_PLAIN | dp_qp_strong(keys);
+			flags |= DP_OP_PLAIN | (len ? dp_qp_strong(dp_qp_rkeys(q, wr->wr.rdma.rkey)) : 0);
 	}
 	/* acknowledged is enough, but for DP_OP_STRONG and where flushes are needed: then visible */
 	if (!dp_order_alone(&q->order, flags & DP_OP_STRONG))
@@ -100,7 +99,7 @@ static inline __attribute__((always_inline)) int post_lone(struct dp_qp *q, stru
 		/* one without bytes has no key that means something */
 		if (__builtin_expect(q->lone_rkey != wr->wr.rdma.rkey || !len, 0))
 			return post_closer(q, wr, bad, len, session, true);
-		at = wr->wr.rdma.remote_addr + q->lone_shift;
+		at = wr->wr.rdma.remote_addr;
 		hi = at + len;
 	}
 	ret = q->post_send(q->qp, wr, bad);

@@ -32,7 +32,7 @@ __attribute__((noinline)) static bool find_way(struct dp_qp *q, const struct ibv
 
 	w->rkey = UINT64_MAX;
 	/* what goes whole for a reason is counted in post.c */
-	if (!keys || sge->length < q->policy.split_min || !q->cap.max_send_sge)
+	if (!keys || keys->shift || sge->length < q->policy.split_min || !q->cap.max_send_sge)
 		return false;
 	w->bytes_on = dp_qp_cut(q, wr->wr.rdma.remote_addr, sge->length);
 	/* all on rail 0: no parts */
@@ -64,7 +64,6 @@ __attribute__((noinline)) static bool find_way(struct dp_qp *q, const struct ibv
 	w->opcode = wr->opcode;
 	w->flags = DP_OP_BULK | DP_OP_PLAIN | (wr->opcode == IBV_WR_RDMA_READ ? DP_OP_READ : 0);
 	w->keys = keys;
-	w->shift = keys->shift;
 	w->pair = q->nrails == 2 && w->part[0].len && w->part[1].len;
 	w->gen = gen;
 	w->rkey = wr->wr.rdma.rkey;
@@ -115,14 +114,13 @@ __attribute__((noinline)) static bool find_room(struct dp_qp *q)
 static inline __attribute__((always_inline)) bool may_go(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
 	enum dp_fallback why;
-	uint64_t remote;
+	uint64_t remote = wr->wr.rdma.remote_addr;
 
 	if (__builtin_expect(q->order.next >= q->order.roomy, 0) && !find_room(q))
 		return false;
 	if (!knows_way(q, wr) && !find_way(q, wr))
 		return false;
 	/* a range that ends beyond the last address is no memory's; to the order machine it would be empty */
-	remote = wr->wr.rdma.remote_addr + q->way.shift;
 	return __builtin_expect(remote + wr->sg_list->length > remote, 1) && dp_rpd_usable(q->rpd, &why);
 }
 
@@ -178,7 +176,7 @@ bool dp_bulk_add(struct dp_qp *q, const struct ibv_send_wr *wr)
 
 	if (wr->num_sge != 1 || !dp_bulk_like(wr, wr->sg_list->length) || !may_go(q, wr))
 		return false;
-	pos = dp_order_add_free(&q->order, q->way.flags | dp_qp_signaled(q, wr->send_flags), wr->wr.rdma.remote_addr + q->way.shift,
+	pos = dp_order_add_free(&q->order, q->way.flags | dp_qp_signaled(q, wr->send_flags), wr->wr.rdma.remote_addr,
 				wr->sg_list->addr, q->way.part);
 	if (pos == UINT64_MAX)
 		return false;
@@ -228,7 +226,7 @@ enum went {
 static inline __attribute__((always_inline)) enum went post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
 							     bool pair, int *ret)
 {
-	uint64_t remote = wr->wr.rdma.remote_addr + q->way.shift, pos;
+	uint64_t remote = wr->wr.rdma.remote_addr, pos;
 	const struct dp_part *part = q->way.part;
 	unsigned flags = q->way.flags | dp_qp_signaled(q, wr->send_flags);
 	struct ibv_send_wr *w;

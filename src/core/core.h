@@ -529,8 +529,7 @@ struct dp_way {
 	unsigned flags; /* of its op, but for SIGNALED */
 	unsigned bytes_on; /* so many rails */
 	bool pair;	   /* there are two rails, and each has a part */
-	const struct dp_rkeys *keys;
-	uint64_t shift;
+	const struct dp_rkeys *keys; /* of no shift */
 	struct dp_part part[DP_MAX_RAILS]; /* of rail[].way_wr */
 };
 
@@ -578,8 +577,9 @@ struct dp_qp {
 	struct dp_rpd *rpd;	   /* the peer's remote keys; dp_qp_set_rpd() */
 	const struct dp_rkeys *known; /* the last that were found there, of known_rkey; NULL: none. rkeys.c unsets it */
 	uint32_t known_rkey;
-	uint64_t lone_rkey;	   /* known_rkey, if it is known and asks for nothing but lone_shift; else UINT64_MAX */
-	uint64_t lone_shift;
+	uint64_t lone_rkey;	   /* known_rkey, if it is known and asks for nothing, shifts included; else UINT64_MAX */
+	/* One past the newest op that was placed with a shift, or by a key of which nothing was known, which may have one; 0: none. */
+	uint64_t shifted, unplaced;
 	struct dp_way way;
 	uint64_t spread_min;	   /* dp_cfg's, at hand */
 	struct dp_flow *flow0;	   /* rail[0].flow; NULL: before it is bonded */

@@ -32,7 +32,7 @@ enum dp_op_flags {
 	DP_OP_READ = 1 << 3,	 /* reads the remote range, writes the local one */
 	DP_OP_ATOMIC = 1 << 4,	 /* like READ for a later fence; writes both ranges */
 	DP_OP_PLAIN = 1 << 5,	 /* WRITE or READ without immediate: mode relaxed lets it overtake data */
-	DP_OP_ALL = 1 << 6,	 /* its ranges are unknown: conflicts with everything */
+	DP_OP_ALL = 1 << 6,	 /* its ranges are unknown: conflicts with everything; on rail 0 alone */
 	DP_OP_EVERY = 1 << 7,	 /* a signal that goes on every rail (part[]), at once on siblings; complete when all are */
 	DP_OP_HASTE = 1 << 9,	 /* bulk: whole on rail 0 rather than wait for rail 0 (strict), or for anything (rc) */
 	DP_OP_STRONG = 1 << 8,	 /* a signal that waits until what it waits for is visible, on every sibling */

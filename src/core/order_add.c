@@ -35,7 +35,7 @@ static uint32_t wait_for_overlaps(const struct dp_order *o, unsigned flags, uint
 		if (e == rail || o->planned[e] == settled(o, e))
 			continue;
 		/* the hull of all that is outstanding there spares the scan in the common case */
-		if (!(e == 0 && o->last_all > settled(o, 0)) && !overlap(o->hull[e], remote) &&
+		if (!(flags & DP_OP_ALL) && !(e == 0 && o->last_all > settled(o, 0)) && !overlap(o->hull[e], remote) &&
 		    !overlap(o->lhull[e], local))
 			continue;
 		for (uint64_t p = o->next; p-- > o->tail;) {

@@ -216,22 +216,40 @@ static void on_every(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_cl
 	k->split = true;
 }
 
-/*
- * Two keys of one memory need not agree in the addresses by which WRs name it. What is not known of a key (it has no
- * twins, or the answer is on its way) is taken as it is named.
- */
+uint64_t dp_qp_place(struct dp_qp *q, uint64_t addr, uint32_t rkey, bool *apart)
+{
+	const struct dp_rkeys *keys = dp_qp_rkeys(q, rkey);
+	bool by_ranges = q->order.mode == DP_ORDER_STRICT || q->order.mode == DP_ORDER_SIGNAL;
+	enum dp_fallback why;
+
+	/* where there are shifts, whatever is not known stands in the way of bulk: ask */
+	if (!keys && q->shifted && q->rpd)
+		keys = dp_rkey_get(q->rpd, rkey, &why);
+	*apart = false;
+	if (!keys) {
+		q->unplaced = q->order.next + 1;
+		*apart = by_ranges && q->shifted > q->order.tail;
+		return addr;
+	}
+	if (keys->shift) {
+		q->shifted = q->order.next + 1;
+		*apart = by_ranges && q->unplaced > q->order.tail;
+	}
+	return addr + keys->shift;
+}
+
 static void place(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *k)
 {
-	bool atomic = k->d.flags & DP_OP_ATOMIC;
-	const struct dp_rkeys *keys;
+	uint64_t len = k->d.remote.hi - k->d.remote.lo;
+	bool apart;
 
-	if (k->d.remote.lo == k->d.remote.hi)
+	if (!len)
 		return;
-	keys = dp_qp_rkeys(q, atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey);
-	if (!keys)
-		return;
-	k->d.remote.lo += keys->shift;
-	k->d.remote.hi += keys->shift;
+	k->d.remote.lo = dp_qp_place(q, k->d.remote.lo, k->d.flags & DP_OP_ATOMIC ? wr->wr.atomic.rkey : wr->wr.rdma.rkey,
+				     &apart);
+	k->d.remote.hi = k->d.remote.lo + len;
+	if (apart)
+		k->d.flags |= DP_OP_ALL;
 }
 
 /* What only a bonded QP needs to know of a signal. */
@@ -364,9 +382,11 @@ static int add(struct dp_qp *q, const struct ibv_send_wr *wr)
 	uint64_t pos;
 
 	classify(q, wr, &k);
-	if (o->bonded)
-		place(q, wr, &k);
-	if ((k.d.flags & DP_OP_BULK) && o->bonded)
+	/* un-bonded, too: parts on siblings may still be under way */
+	place(q, wr, &k);
+	if ((k.d.flags & DP_OP_BULK) && (k.d.flags & DP_OP_ALL))
+		dp_fallback(DP_FB_RKEY_PENDING);
+	else if ((k.d.flags & DP_OP_BULK) && o->bonded)
 		cut(q, wr, &k);
 	else if (o->bonded)
 		look_closer(q, wr, &k);

@@ -228,6 +228,7 @@ int dp_qp_track(struct dp_qp *q)
 	dp_take(&q->scq->lock);
 	dp_take(&q->lock);
 	q->unrecorded = false;
+	q->shifted = q->unplaced = 0;
 	q->fail_pos = q->fail_next = q->fake_pos = UINT64_MAX;
 	set_state(q, DP_QP_PENDING);
 	watch(q);

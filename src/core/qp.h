@@ -97,11 +97,17 @@ static inline const struct dp_rkeys *dp_qp_rkeys(struct dp_qp *q, uint32_t rkey)
 	if (__builtin_expect(!q->known || q->known_rkey != rkey, 0)) {
 		q->known = q->rpd ? dp_rkey_peek(q->rpd, rkey) : NULL;
 		q->known_rkey = rkey;
-		q->lone_rkey = q->known && !dp_qp_strong(q->known) ? rkey : UINT64_MAX;
-		q->lone_shift = q->known ? q->known->shift : 0;
+		q->lone_rkey = q->known && !q->known->shift && !dp_qp_strong(q->known) ? rkey : UINT64_MAX;
 	}
 	return q->known;
 }
+/*
+ * Where the order machine is told that the next op is, which names its memory by addr and rkey: two keys of one memory need not
+ * agree in the addresses by which WRs name it. What is not known of a key (it has no twins, or the answer is on its way) is taken
+ * as it is named; *apart: others that are outstanding are placed in the other way, so that overlaps with them cannot be seen.
+ * With lock held. post.c.
+ */
+uint64_t dp_qp_place(struct dp_qp *q, uint64_t addr, uint32_t rkey, bool *apart);
 /* dp_plan_cut() into q->cut, which programs mostly ask for the same over and over. Rails with bytes. */
 static inline unsigned dp_qp_cut(struct dp_qp *q, uint64_t raddr, uint64_t len)
 {

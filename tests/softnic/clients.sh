@@ -118,6 +118,17 @@ for client in errors sqflood loopback mrlife windows patterns; do
 	errors | windows) CLIENTS_EX=1 alike $client-ex "$clients/$client" "${args[@]}" ;;
 	esac
 done
+# Of WRITEs to one range the last remains, although the peer's key becomes known between them.
+for ordering in strict signal; do
+	DUALPORT_BOND_WAIT=0 DUALPORT_ORDERING=$ordering DUALPORT_DIAG_JSON=$out/newkey-$ordering.%p.json softnic --adverse --dualport -- \
+		"$clients/newkey" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 500 > "$out/newkey" 2>&1 ||
+		fail "newkey, $ordering: status $?: $(grep -m 3 -e FAILED -e 'old bytes' "$out/newkey")"
+	if [ "$(number "$out/newkey-$ordering." splits)" -lt 100 ]; then
+		fail "newkey, $ordering: $(number "$out/newkey-$ordering." splits) splits"
+	else
+		echo "ok: newkey, $ordering: splits $(number "$out/newkey-$ordering." splits)"
+	fi
+done
 # slow ports, so that much is under way when its queue pair goes to ERR
 DUALPORT_BOND_WAIT=0 DUALPORT_DIAG_JSON=$out/responds.%p.json softnic --rate 200MB --dualport -- \
 	"$clients/responds" --dev mlx5_0 --peer-dev mlx5_2 > "$out/responds" 2>&1 ||

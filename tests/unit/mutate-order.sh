@@ -115,6 +115,8 @@ mutate both "completions ask for no flush" "$(fn want_visible 's/if (flags & DP_
 mutate both "at the switch nobody asks for a flush" "$(fn dp_order_bond 's/o->want\[0\] = o->next;/;/')"
 mutate both "SENDs and atomics do not write" "$(fn writes 's/ || (r == 0 && .*/;/')"
 mutate both "remote overlaps are not looked at" "$(fn conflict 's/overlap(e->remote, remote)/false/')"
+mutate both "bulk of unknown ranges looks at hulls" "$(fn wait_for_overlaps 's/!(flags & DP_OP_ALL) && //')"
+mutate both "unknown ranges overlap with nothing" "$(fn conflict 's/(fe | fl) & DP_OP_ALL/fe \& DP_OP_ALL/')"
 mutate both "local overlaps are not looked at" "$(fn conflict 's/overlap(e->local, local)/false/')"
 mutate core "completions do not wait for siblings" \
 	"$(fn dp_order_deliverable 's/!dp_order_reached(.*))/false)/')"

@@ -21,6 +21,7 @@ void order_make_kinds(uint32_t nr)
 	kind(Arot, "write-A-rotated", b | p, 0, 12, 0, 0);
 	kind(Asib, "write-A-sibling", b | p, 0, 12, 0, 0);
 	kind(Awhole, "write-A-whole", b | p, 0, 12, 0, 0);
+	kind(U, "write-unplaced", b | p | DP_OP_ALL, 0, 12, 0, 0);
 	kind(R, "read-A-to-X", b | p | DP_OP_READ, 0, 12, 100, 112);
 	kind(Rrot, "read-B-to-X-rotated", b | p | DP_OP_READ, 12, 24, 100, 112);
 	kind(Rsib, "read-A-to-X-sibling", b | p | DP_OP_READ, 0, 12, 100, 112);
@@ -41,7 +42,7 @@ void order_make_kinds(uint32_t nr)
 			ref_cut(&order_kinds[i], nr, nr, 1);
 		else if (i == Asib || i == Rsib)
 			ref_cut(&order_kinds[i], nr, 1, nr - 1);
-		else if ((order_kinds[i].flags & DP_OP_BULK) && i != Awhole)
+		else if ((order_kinds[i].flags & DP_OP_BULK) && i != Awhole && i != U)
 			ref_cut(&order_kinds[i], nr, nr, 0);
 		order_kinds[i + SIG] = order_kinds[i];
 		order_kinds[i + SIG].flags |= DP_OP_SIGNALED;

@@ -12,6 +12,7 @@ enum {
 	Arot,	/* A, cut the other way round */
 	Asib,	/* A, whole on a sibling */
 	Awhole, /* A, not to be cut */
+	U,	/* bulk WRITE, not to be cut, nobody knows where */
 	R,	/* bulk READ of A into X, cut */
 	Rrot,	/* bulk READ of B into X, the other way round */
 	Rsib,

@@ -147,7 +147,7 @@ static bool must_wait(const struct ref *r, unsigned e, uint32_t re, unsigned l, 
 	if (l - e > r->search && ((rl ? r->fulls : r->full0)[l] >> re & 1))
 		return true;
 	fragment(r, l, rl, &lr, &ll);
-	if (!re && (fe & DP_OP_ALL))
+	if ((!re && (fe & DP_OP_ALL)) || (fl & DP_OP_ALL))
 		return true;
 	if (!((fe & DP_OP_READ) && (fl & DP_OP_READ)) && meet(er, lr))
 		return true;
@@ -270,7 +270,7 @@ static bool listed(enum dp_ordering mode, unsigned fe, struct dp_range er, unsig
 	case DP_ORDER_RC:
 		return false;
 	case DP_ORDER_STRICT:
-		return be && bl && disjoint;
+		return be && bl && disjoint && !((fe | fl) & DP_OP_ALL);
 	case DP_ORDER_SIGNAL:
 		return bl && disjoint && !((fe | fl) & DP_OP_ALL);
 	case DP_ORDER_RELAXED:

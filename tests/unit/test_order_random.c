@@ -198,7 +198,9 @@ static void random_kinds(void)
 				k->local.lo = 1000 + rnd(span);
 				k->local.hi = k->local.lo + len;
 			}
-			if (rnd(8))
+			if (!rnd(16))
+				k->flags |= DP_OP_ALL; /* whole */
+			else if (rnd(8))
 				random_cut(k);
 			continue;
 		}
