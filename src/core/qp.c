@@ -89,12 +89,37 @@ static void forget(struct dp_qp *q)
 {
 	dp_hmap_del(&dp_qps, (uintptr_t)q->qp);
 	dp_hmap_del_if(&q->c->qpns, q->qp_num, q);
+}
+
+/* The same of its completions, for which it stays until it is gone: those who poll meanwhile must know whose they are. */
+static void forget_sender(struct dp_qp *q)
+{
 	if (!q->scq)
 		return;
 	dp_take(&q->scq->lock);
 	q->scq->last_qpn = UINT64_MAX;
 	dp_hmap_del_if(&q->scq->qpns, q->qp_num, q);
 	dp_drop(&q->scq->lock);
+}
+
+/* A number is a new QP's: whoever had it before is gone, even if forget_sender() is only on its way. */
+static void number_taken(struct dp_cq *scq, uint32_t qp_num)
+{
+	if (!scq)
+		return;
+	dp_take(&scq->lock);
+	if (dp_hmap_del(&scq->qpns, qp_num))
+		scq->last_qpn = UINT64_MAX;
+	dp_drop(&scq->lock);
+}
+
+static void purge(struct dp_cq *cq, uint32_t qp_num)
+{
+	if (!cq)
+		return;
+	dp_take(&cq->lock);
+	dp_cq_purge(cq, qp_num);
+	dp_drop(&cq->lock);
 }
 
 /*
@@ -106,6 +131,7 @@ static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct
 {
 	struct dp_qp *q;
 
+	number_taken(scq ? dp_cq_find(scq) : NULL, qp->qp_num);
 	if (qp->qp_type != IBV_QPT_RC) {
 		dp_fallback(DP_FB_NOT_RC);
 		return;
@@ -272,6 +298,8 @@ static void free_tracking(struct dp_qp *q)
 
 void dp_qp_teardown(struct dp_qp *q)
 {
+	if (q->rcq != q->scq)
+		purge(q->rcq, q->qp_num);
 	if (!q->scq)
 		return;
 	dp_take(&q->scq->lock);
@@ -287,11 +315,6 @@ void dp_qp_teardown(struct dp_qp *q)
 	dp_cq_purge(q->scq, q->qp_num);
 	dp_drop(&q->lock);
 	dp_drop(&q->scq->lock);
-	if (q->rcq && q->rcq != q->scq) {
-		dp_take(&q->rcq->lock);
-		dp_cq_purge(q->rcq, q->qp_num);
-		dp_drop(&q->rcq->lock);
-	}
 	for (uint32_t r = 1; r < q->ntwins; r++)
 		if (q->rail[r].twin)
 			dp_twin_destroy(q, &q->rail[r]);
@@ -433,6 +456,14 @@ static void not_going(struct dp_qp *q)
 		dp_drop(&q->scq->lock);
 }
 
+/* What was read ahead of a QP that has no record goes, too. */
+static void purge_both(struct ibv_cq *scq, struct ibv_cq *rcq, uint32_t qp_num)
+{
+	purge(scq ? dp_cq_find(scq) : NULL, qp_num);
+	if (rcq && rcq != scq)
+		purge(dp_cq_find(rcq), qp_num);
+}
+
 int dp_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	struct dp_qp *q = dp_qp_find(qp);
@@ -442,7 +473,10 @@ int dp_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 
 	if (!q) {
 		c = dp_ctx_find(qp->context);
-		return (c ? c->real : dp_stub->real_of(qp->context))->modify_qp(qp, attr, mask);
+		ret = (c ? c->real : dp_stub->real_of(qp->context))->modify_qp(qp, attr, mask);
+		if (c && reset && !ret)
+			purge_both(qp->send_cq, qp->recv_cq, qp->qp_num);
+		return ret;
 	}
 	dp_take(&q->ctl);
 	if (reset)
@@ -477,6 +511,7 @@ void dp_qp_abandon(struct dp_qp *q)
 	if (!q->destroyed) {
 		q->destroyed = true;
 		forget(q);
+		forget_sender(q);
 		dp_tell_forget(q);
 		dp_bond_end(q);
 		dp_qp_teardown(q);
@@ -487,13 +522,18 @@ void dp_qp_abandon(struct dp_qp *q)
 
 int dp_destroy_qp(struct ibv_qp *qp)
 {
+	struct ibv_cq *scq = qp->send_cq, *rcq = qp->recv_cq;
 	struct dp_qp *q = dp_qp_find(qp);
+	uint32_t qp_num = qp->qp_num;
 	struct dp_ctx *c;
 	int ret;
 
 	if (!q) {
 		c = dp_ctx_find(qp->context);
-		return (c ? c->real : dp_stub->real_of(qp->context))->destroy_qp(qp);
+		ret = (c ? c->real : dp_stub->real_of(qp->context))->destroy_qp(qp);
+		if (c && !ret)
+			purge_both(scq, rcq, qp_num);
+		return ret;
 	}
 	dp_take(&q->ctl);
 	forget(q);
@@ -502,6 +542,8 @@ int dp_destroy_qp(struct ibv_qp *qp)
 	dp_drop(&q->ctl);
 	/* without ctl: it waits until the program has acknowledged the QP's events, and the control thread must not */
 	ret = q->c->real->destroy_qp(qp);
+	if (!ret)
+		forget_sender(q);
 	dp_take(&q->ctl);
 	if (ret) {
 		if (enter(q))

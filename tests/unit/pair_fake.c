@@ -25,6 +25,8 @@ struct dp_peer owner;
 struct dp_rpd rpd;
 struct ibv_wc cqe;
 bool have_cqe;
+void (*while_destroyed)(void);
+int destroy_ret;
 
 static int f_post(struct ibv_qp *p, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
@@ -91,12 +93,12 @@ static int f_posts(struct ibv_qp *p, struct ibv_send_wr *wr, struct ibv_send_wr 
 	return 0;
 }
 
-/* Meanwhile somebody takes keys away. */
 static int f_destroy(struct ibv_qp *p)
 {
 	(void)p;
-	dp_key_barrier();
-	return EBUSY;
+	if (while_destroyed)
+		while_destroyed();
+	return destroy_ret;
 }
 
 static int f_modify(struct ibv_qp *p, struct ibv_qp_attr *attr, int mask)
@@ -148,6 +150,8 @@ void pair_setup(void)
 	dp_cfg.spread_min = dp_cfg.split_min = 8192;
 	ngot[0] = ngot[1] = 0;
 	refuse = have_cqe = false;
+	while_destroyed = NULL;
+	destroy_ret = EBUSY;
 	program.context.ops.post_send = f_post;
 	program.context.ops.poll_cq = f_poll;
 	program.context.ops.bind_mw = f_bind;

@@ -28,6 +28,8 @@ extern struct dp_peer owner; /* this process itself: its lease does not end */
 extern struct dp_rpd rpd;
 extern struct ibv_wc cqe; /* the next completion, if there is one */
 extern bool have_cqe;
+extern void (*while_destroyed)(void); /* what others do meanwhile */
+extern int destroy_ret; /* what it says then */
 extern const enum dp_ordering modes[4];
 
 void pair_setup(void);
