@@ -31,6 +31,7 @@ __attribute__((noinline)) static bool find_way(struct dp_qp *q, const struct ibv
 	const uint32_t *lkeys;
 
 	w->rkey = UINT64_MAX;
+	w->noted = false;
 	/* what goes whole for a reason is counted in post.c */
 	if (!keys || keys->shift || sge->length < q->policy.split_min || !q->cap.max_send_sge)
 		return false;
@@ -48,7 +49,14 @@ __attribute__((noinline)) static bool find_way(struct dp_qp *q, const struct ibv
 		if (r && (rail->peer_sib_idx >= keys->n || (part->len && !rail->max_sge)))
 			return false;
 		w->part[r] = *part;
-		rail->way_noted = rail->flushes && wr->opcode == IBV_WR_RDMA_WRITE && (keys->flags & DP_RKEY_READ);
+		rail->way_noted = r && part->len && rail->flushes && wr->opcode == IBV_WR_RDMA_WRITE;
+		if (rail->way_noted && !(keys->flags & DP_RKEY_READ)) {
+			/* no flush of ours reads there; whether that matters is told in post.c */
+			if (dp_rpd_relaxed(q->rpd))
+				return false;
+			rail->way_noted = false;
+		}
+		w->noted |= rail->way_noted;
 		rail->way_sge = (struct ibv_sge){ .length = (uint32_t)part->len,
 						  .lkey = r ? lkeys[rail->sib_idx] : sge->lkey };
 		rail->way_wr = (struct ibv_send_wr){
@@ -110,6 +118,15 @@ __attribute__((noinline)) static bool find_room(struct dp_qp *q)
 	return o->next < end;
 }
 
+/* Is there room to note what wr writes? */
+static bool may_note(struct dp_qp *q, const struct ibv_send_wr *wr)
+{
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (q->rail[r].way_noted && !dp_flush_room(q, r, wr->wr.rdma.rkey))
+			return false;
+	return true;
+}
+
 /* May wr, all of whose parts go at once, be posted now, if it has nothing to wait for? Then q->way is its way. */
 static inline __attribute__((always_inline)) bool may_go(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
@@ -119,6 +136,8 @@ static inline __attribute__((always_inline)) bool may_go(struct dp_qp *q, const 
 	if (__builtin_expect(q->order.next >= q->order.roomy, 0) && !find_room(q))
 		return false;
 	if (!knows_way(q, wr) && !find_way(q, wr))
+		return false;
+	if (q->way.noted && !may_note(q, wr))
 		return false;
 	/* a range that ends beyond the last address is no memory's; to the order machine it would be empty */
 	return __builtin_expect(remote + wr->sg_list->length > remote, 1) && dp_rpd_usable(q->rpd, &why);

@@ -225,6 +225,8 @@ struct dp_rkeys {
 const struct dp_rkeys *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, enum dp_fallback *why);
 /* May its keys be used now? As for dp_rkey_get(). */
 bool dp_rpd_usable(const struct dp_rpd *rpd, enum dp_fallback *why);
+/* Has the peer told of memory of relaxed order (IBV_ACCESS_RELAXED_ORDERING)? Then signals may be DP_OP_STRONG. */
+bool dp_rpd_relaxed(const struct dp_rpd *rpd);
 /* The same without asking, and whether it may be used for new fragments or not; NULL: not known. */
 const struct dp_rkeys *dp_rkey_peek(struct dp_rpd *rpd, uint32_t rkey);
 /* [control] Messages of type DP_MSG_KEYS + 0..15, and the end of a peer. */
@@ -479,7 +481,6 @@ struct dp_chain {
 struct dp_dirty {
 	uint32_t rkey0, rkey; /* the program's key, and its twin's */
 	uint64_t born;	      /* of the region that these named */
-	bool reads;	      /* it allows READs */
 	uint64_t addr;	      /* some byte that was written there */
 	uint64_t first, last; /* numbers of the oldest and newest such fragment */
 };
@@ -497,6 +498,7 @@ struct dp_rail {
 	uint32_t rd_atomic;	   /* READs that may be outstanding */
 	struct dp_dirty dirty[DP_DIRTY];
 	uint32_t ndirty, flushing; /* flushing: READs of flushes outstanding */
+	uint64_t blind;		   /* number of the newest fragment that no flush would make visible */
 	uint32_t scratch_lkey;	   /* 0: there is no scratch memory */
 	struct ibv_mr *scratch;	   /* the spare's own; twins share their PD's */
 	struct ibv_qp *twin;
@@ -529,6 +531,7 @@ struct dp_way {
 	unsigned flags; /* of its op, but for SIGNALED */
 	unsigned bytes_on; /* so many rails */
 	bool pair;	   /* there are two rails, and each has a part */
+	bool noted;	   /* .way_noted of some rail */
 	const struct dp_rkeys *keys; /* of no shift */
 	struct dp_part part[DP_MAX_RAILS]; /* of rail[].way_wr */
 };

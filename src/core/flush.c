@@ -132,17 +132,28 @@ static void purge(const struct dp_qp *q, struct dp_rail *rail)
 	}
 }
 
+/* May anything ask for what sibling r writes to be visible? Where the peer has no memory of relaxed order nothing is DP_OP_STRONG. */
+static bool may_be_wanted(const struct dp_qp *q, uint32_t r)
+{
+	return (q->order.flush >> r & 1) ||
+	       (dp_cfg.flush == DP_FLUSH_AUTO && q->rail[r].flushes && q->rpd && dp_rpd_relaxed(q->rpd));
+}
+
 bool dp_flush_room(struct dp_qp *q, uint32_t r, uint32_t rkey0)
 {
 	struct dp_rail *rail = &q->rail[r];
 
-	if (!(q->order.flush >> r & 1) || find(rail, rkey0) || rail->ndirty < DP_DIRTY)
+	if (rail->ndirty < DP_DIRTY || !may_be_wanted(q, r) || find(rail, rkey0))
 		return true;
 	purge(q, rail);
-	return rail->ndirty < DP_DIRTY;
+	if (rail->ndirty < DP_DIRTY)
+		return true;
+	/* else it might stay so for good: no signal need come that asks */
+	dp_order_want(&q->order, r);
+	return false;
 }
 
-/* Where only a DP_OP_STRONG may want a flush, what was written long ago is the least likely to be missed. */
+/* What was written longest ago is the least likely to be missed. */
 static void forget_oldest(struct dp_rail *rail)
 {
 	uint32_t oldest = 0;
@@ -150,6 +161,8 @@ static void forget_oldest(struct dp_rail *rail)
 	for (uint32_t i = 1; i < rail->ndirty; i++)
 		if (rail->dirty[i].last < rail->dirty[oldest].last)
 			oldest = i;
+	if (rail->dirty[oldest].last > rail->blind)
+		rail->blind = rail->dirty[oldest].last;
 	forget(rail, oldest);
 }
 
@@ -181,9 +194,19 @@ void dp_flush_wrote(struct dp_qp *q, uint32_t r, uint64_t seq, uint64_t addr, ui
 	if (!(keys->flags & DP_RKEY_READ)) {
 		if (q->order.flush >> r & 1)
 			say_ack(q, &said, "a memory region of the peer does not allow READs");
+		rail->blind = seq;
 		return;
 	}
 	wrote(rail, seq, addr, rkey0, keys->key[rail->peer_sib_idx], keys->born);
+}
+
+void dp_flush_strong(struct dp_qp *q)
+{
+	static _Atomic bool said;
+
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (!(q->order.flush >> r & 1) && q->rail[r].blind > q->order.visible[r])
+			say_ack(q, &said, "a flag in memory of relaxed order, behind data in regions that do not allow READs, or in too many");
 }
 
 void dp_flush_wrote0(struct dp_qp *q, uint64_t seq, uint64_t addr, uint32_t rkey0)

@@ -203,6 +203,12 @@ void dp_order_done(struct dp_order *o, uint32_t rail, uint64_t seq)
 	retire(o);
 }
 
+void dp_order_want(struct dp_order *o, uint32_t rail)
+{
+	dp_order_shut(o);
+	raise_to(&o->want[rail], o->planned[rail]);
+}
+
 bool dp_order_flush_due(const struct dp_order *o, uint32_t rail, uint64_t posted)
 {
 	uint64_t covered = o->asked[rail] > o->visible[rail] ? o->asked[rail] : o->visible[rail];

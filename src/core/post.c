@@ -257,8 +257,10 @@ static void look_closer(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr
 {
 	if (wr->opcode == IBV_WR_RDMA_READ && q->loopback && k->len && k->len <= DP_EVERY_MAX && !k->inlined)
 		on_every(q, wr, k);
-	if (wr->opcode == IBV_WR_RDMA_WRITE && k->len)
-		k->d.flags |= dp_qp_strong(dp_qp_rkeys(q, wr->wr.rdma.rkey));
+	if (wr->opcode == IBV_WR_RDMA_WRITE && k->len && dp_qp_strong(dp_qp_rkeys(q, wr->wr.rdma.rkey))) {
+		k->d.flags |= DP_OP_STRONG;
+		dp_flush_strong(q);
+	}
 }
 
 /* Siblings' parts of the op at pos are on their way, or will be: what they write may have to be flushed. */

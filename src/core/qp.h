@@ -195,7 +195,7 @@ uint64_t dp_upstream_of_path(char *path); /* of where the device link leads; des
 
 /* At the switch: on which siblings acknowledged is not visible. rail0: dp_upstream() of the peer's own port. */
 void dp_flush_setup(struct dp_qp *q, uint64_t rail0);
-/* May a WRITE with this key of the program go to sibling r? False: too many regions there wait for a flush. */
+/* May a WRITE with this key of the program go to sibling r? False: too many regions there wait for a flush, which is asked for. */
 bool dp_flush_room(struct dp_qp *q, uint32_t r, uint32_t rkey0);
 /* Fragment seq of sibling r will write there, also the byte at addr; keys: what is known of the program's key. */
 void dp_flush_wrote(struct dp_qp *q, uint32_t r, uint64_t seq, uint64_t addr, uint32_t rkey0,
@@ -207,6 +207,8 @@ void dp_flush_wrote(struct dp_qp *q, uint32_t r, uint64_t seq, uint64_t addr, ui
 bool dp_flush_chain(struct dp_qp *q, uint32_t r);
 /* The same for what rail 0 wrote, on the spare, whose chain always has room. order.flush has bit 0. */
 void dp_flush_spare(struct dp_qp *q);
+/* A signal that is DP_OP_STRONG is about to be added: counts, and says once, if it could not be told when all before it is visible. */
+void dp_flush_strong(struct dp_qp *q);
 /* The op of that number on rail 0 writes there, also the byte at addr, with the program's key. order.flush has bit 0. */
 void dp_flush_wrote0(struct dp_qp *q, uint64_t seq, uint64_t addr, uint32_t rkey0);
 /* The newest fragment that a flush with this wr_id covers; of others their own number. */

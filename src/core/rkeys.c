@@ -296,6 +296,12 @@ const struct dp_rkeys *dp_rkey_get(struct dp_rpd *rpd, uint32_t rkey, enum dp_fa
 	return NULL;
 }
 
+bool dp_rpd_relaxed(const struct dp_rpd *rpd)
+{
+	/* relaxed: whoever has found such a key sees this, which was stored before it was published */
+	return atomic_load_explicit(&rpd->relaxed, memory_order_relaxed);
+}
+
 const struct dp_rkeys *dp_rkey_peek(struct dp_rpd *rpd, uint32_t rkey)
 {
 	struct entry *e = dp_hmap_get(&rpd->entries, rkey);

@@ -158,6 +158,8 @@ static struct entry *take(struct dp_rpd *rpd, const struct told *t)
 	*copy = t->head;
 	copy->born = ++born;
 	memcpy(copy->key, t->key, k * sizeof(t->key[0]));
+	if (copy->flags & DP_RKEY_RELAXED)
+		atomic_store_explicit(&rpd->relaxed, true, memory_order_relaxed);
 	/* release: readers take no lock */
 	atomic_store_explicit(&e->keys, copy, memory_order_release);
 out:

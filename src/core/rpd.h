@@ -31,6 +31,7 @@ struct dp_rpd {
 	uint32_t watch; /* [control] the id to be in the end mark */
 	bool ready;	/* [control] it was */
 	_Atomic uint32_t refs;
+	_Atomic bool relaxed;	/* a key of memory of relaxed order was known */
 	struct dp_hmap entries; /* rkey -> struct entry */
 	dp_lock lock;
 	uint32_t nentries, npending;

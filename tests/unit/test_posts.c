@@ -318,6 +318,108 @@ START_TEST(read_ahead_of_others)
 }
 END_TEST
 
+/* ---- memory of relaxed order */
+
+/* Keys 100 and on, of a region each. */
+static void know_regions(unsigned n, uint32_t flags)
+{
+	for (unsigned k = 0; k < n; k++) {
+		struct entry *e = dp_entry_new(&rpd, 100 + k, 1000);
+		struct dp_rkeys *keys = calloc(1, sizeof(*keys) + sizeof(keys->key[0]));
+
+		*keys = (struct dp_rkeys){ .n = 1, .flags = (uint8_t)flags, .born = k + 1 };
+		keys->key[0] = 1000 + k;
+		atomic_store(&e->keys, keys);
+	}
+	atomic_store(&rpd.relaxed, flags & DP_RKEY_RELAXED);
+	dp_cfg.flush = DP_FLUSH_AUTO;
+	q[0]->cap.max_send_wr = 64;
+	q[0]->rail[1].sq_size = 64;
+	q[0]->rail[1].rd_atomic = 16;
+	q[0]->rail[1].scratch_lkey = 5;
+}
+
+static void write_to(unsigned region, uint32_t len)
+{
+	static char mem[16384];
+	struct ibv_sge s = { (uintptr_t)mem, len, 7 };
+	struct ibv_send_wr *bad, wr = { .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+					.wr.rdma = { UINT64_C(1) << 20 << region, 100 + region } };
+
+	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+}
+
+/* The flush of n READs that was posted last answers. */
+static void flushed(uint32_t n)
+{
+	struct dp_rail *rail = &q[0]->rail[1];
+
+	ck_assert_uint_eq(rail->flushing, n);
+	dp_flush_done(q[0], rail, DP_FLUSH_BIT | (uint64_t)n << 56 | q[0]->order.asked[1]);
+	ck_assert_int_eq(dp_qp_release(q[0]), DP_RELEASED);
+}
+
+/*
+ * A flag in such memory waits until all data are visible, in however many regions they are: what there is no place for to be
+ * noted goes on rail 0, and a flush makes place.
+ */
+START_TEST(many_regions)
+{
+	uint64_t fallbacks = dp_counters.fallback[DP_FB_FLUSH_REGIONS];
+
+	pair_bulk(DP_ORDER_SIGNAL);
+	know_regions(13, DP_RKEY_READ | (_i ? DP_RKEY_RELAXED : 0));
+	for (unsigned k = 0; k < DP_DIRTY; k++)
+		write_to(k, 16384);
+	ck_assert_uint_eq(nsent[0][1], DP_DIRTY);
+	if (!_i) {
+		/* nobody can ask for one */
+		for (unsigned k = DP_DIRTY; k < 12; k++)
+			write_to(k, 16384);
+		write_to(0, 8);
+		ck_assert(nsent[0][1] == 12 && !dp_counters.flushes && dp_counters.fallback[DP_FB_FLUSH_REGIONS] == fallbacks);
+		return;
+	}
+	write_to(DP_DIRTY, 16384);
+	ck_assert_uint_eq(dp_counters.fallback[DP_FB_FLUSH_REGIONS], fallbacks + 1);
+	ck_assert_uint_eq(dp_counters.flushes, DP_DIRTY);
+	ck_assert_uint_eq(nsent[0][1], 2 * DP_DIRTY);
+	write_to(3, 16384); /* noted already */
+	ck_assert_uint_eq(nsent[0][1], 2 * DP_DIRTY + 1);
+	flushed(DP_DIRTY);
+	ck_assert_uint_eq(q[0]->rail[1].ndirty, 1);
+	for (unsigned k = DP_DIRTY + 1; k < 13; k++)
+		write_to(k, 16384);
+	ck_assert_uint_eq(nsent[0][1], 2 * DP_DIRTY + 1 + 4);
+	ck_assert_uint_eq(dp_counters.fallback[DP_FB_FLUSH_REGIONS], fallbacks + 1);
+	/* the flag */
+	write_to(0, 8);
+	ck_assert(dp_order_queued(&q[0]->order));
+	ck_assert_uint_eq(dp_counters.flushes, DP_DIRTY + 5);
+	dp_order_done(&q[0]->order, 1, q[0]->rail[1].posted);
+	ck_assert_int_eq(dp_qp_release(q[0]), DP_RELEASED);
+	ck_assert(dp_order_queued(&q[0]->order));
+	flushed(5);
+	ck_assert(!dp_order_queued(&q[0]->order));
+	ck_assert_uint_eq(dp_counters.flush_acks, 0);
+}
+END_TEST
+
+/* What cannot be read cannot be flushed: a flag behind it goes when it is acknowledged, which is counted. */
+START_TEST(blind_regions)
+{
+	pair_bulk(DP_ORDER_SIGNAL);
+	know_regions(2, DP_RKEY_RELAXED | (_i ? DP_RKEY_READ : 0));
+	write_to(1, 16384);
+	ck_assert_uint_eq(nsent[0][1], 1);
+	ck_assert_uint_eq(dp_counters.flush_acks, 0);
+	write_to(0, 8);
+	ck_assert(dp_order_queued(&q[0]->order));
+	ck_assert_uint_eq(dp_counters.flush_acks, !_i);
+	ck_assert_uint_eq(dp_counters.flushes, _i);
+}
+END_TEST
+
 /* ---- one memory, named by keys that need not agree in its addresses */
 
 #define SHIFT (UINT64_C(1) << 20)
@@ -441,6 +543,8 @@ int main(void)
 	tcase_add_test(t, kept_forgets);
 	tcase_add_loop_test(t, polled_while_destroyed, 0, 2);
 	tcase_add_loop_test(t, read_ahead_of_others, 0, 2);
+	tcase_add_loop_test(t, many_regions, 0, 2);
+	tcase_add_loop_test(t, blind_regions, 0, 2);
 	tcase_add_loop_test(t, key_comes_between, 0, 16);
 	tcase_add_loop_test(t, key_goes_between, 0, 8);
 	suite_add_tcase(s, t);
