@@ -480,10 +480,10 @@ START_TEST(key_comes_between)
 	struct dp_rkeys *keys;
 	uint64_t pending;
 
-	pair_bulk(mode);
-	keys = key_of(shifted ? SHIFT : 0, true);
 	if (flag && mode != DP_ORDER_SIGNAL)
 		return;
+	pair_bulk(mode);
+	keys = key_of(shifted ? SHIFT : 0, true);
 	/* a flag where the sibling's part will be */
 	ck_assert_int_eq(flag ? write_at(1, SHIFT + 8192, 8) : write_at(1, SHIFT, 16384), 0);
 	ck_assert(nsent[0][0] == 1 && !nsent[0][1]);
