@@ -14,6 +14,8 @@ _Static_assert(IBV_WR_RDMA_WRITE == 0 && IBV_WR_RDMA_WRITE_WITH_IMM == 1 && IBV_
 /* Of one SGE or none, len bytes: is it a signal of a kind that needs no closer look? */
 static inline bool may_go_alone(const struct dp_qp *q, const struct ibv_send_wr *wr, uint32_t len)
 {
+	if (wr->send_flags & IBV_SEND_FENCE)
+		return false;
 	if (wr->opcode == IBV_WR_RDMA_WRITE)
 		return len < q->spread_min || (wr->send_flags & IBV_SEND_INLINE);
 	return wr->opcode <= IBV_WR_SEND_WITH_IMM;
@@ -27,7 +29,7 @@ static inline __attribute__((always_inline)) void went(struct dp_qp *q, const st
 							uint64_t at, uint64_t hi, uint32_t len)
 {
 	dp_slot_name(dp_qp_slot(q, q->order.next), wr->wr_id, len, wr->opcode);
-	dp_order_add_lone(&q->order, flags | dp_qp_op_flags(q, wr->send_flags), at, hi);
+	dp_order_add_lone(&q->order, flags | dp_qp_signaled(q, wr->send_flags), at, hi);
 	dp_flow_count(q->flow0, len, 1, 0);
 	dp_count(&dp_counters.signals, 1);
 	if (__builtin_expect(len >= DP_METER_LITTLE, 0))

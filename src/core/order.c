@@ -92,6 +92,7 @@ void dp_order_bond(struct dp_order *o)
 		dp_order_op(o, p)->flags |= DP_OP_ALL;
 	o->last_signal = o->last_all = o->next;
 	o->last_read[0] = o->next;
+	o->fenced[0] = o->last_fence = o->next;
 	o->want[0] = o->next; /* their completions were not known to need it */
 }
 

@@ -26,7 +26,7 @@
 #include "plan.h"
 
 enum dp_op_flags {
-	DP_OP_FENCE = 1 << 0,	 /* IBV_SEND_FENCE, its number too */
+	DP_OP_FENCE = 1 << 0,	 /* IBV_SEND_FENCE */
 	DP_OP_SIGNALED = 1 << 1, /* rail 0 will give a completion; the number of IBV_SEND_SIGNALED */
 	DP_OP_BULK = 1 << 2,	 /* may have parts on siblings; else it is a signal */
 	DP_OP_READ = 1 << 3,	 /* reads the remote range, writes the local one */
@@ -56,10 +56,11 @@ struct dp_op_rail {
 	uint64_t wait0;		       /* rail-0 part goes when this rail completed that many */
 	uint64_t waits;		       /* sibling parts likewise */
 	uint64_t last_read, last_write; /* for dp_order_undo() */
+	uint64_t fenced;		/* the same of an op with DP_OP_FENCE */
 };
 
 struct dp_op_marks {
-	uint64_t signal, signaled, all;
+	uint64_t signal, signaled, all, fence;
 };
 
 struct dp_op {
@@ -72,7 +73,7 @@ struct dp_op {
 	 * the part on rail 0, and by those on siblings. The latter also if it went whole because of that.
 	 */
 	uint32_t full0, fulls;
-	uint64_t unused[2]; /* 64 bytes: a shift finds it */
+	uint64_t unused[1]; /* 64 bytes: a shift finds it */
 };
 
 #define DP_ORDER_SEARCH 64 /* ops that one search for overlaps looks at */
@@ -111,6 +112,12 @@ struct dp_order {
 	uint64_t last_signal;	/* rail-0 number of the newest signal */
 	uint64_t last_signaled; /* of the newest signalled op */
 	uint64_t last_read[DP_MAX_RAILS]; /* number of the newest READ or atomic there */
+	/*
+	 * READs and atomics up to these numbers stand before a FENCE. On rail 0 what follows that stands behind it; on siblings it
+	 * must wait for them, as it may be about to send what they read.
+	 */
+	uint64_t fenced[DP_MAX_RAILS];
+	uint64_t last_fence; /* rail-0 number of the newest op with a FENCE */
 	struct dp_range hull[DP_MAX_RAILS], lhull[DP_MAX_RAILS]; /* of what may be outstanding there */
 	uint64_t bytes[DP_MAX_RAILS];	/* outstanding there */
 	uint64_t counted[DP_MAX_RAILS]; /* ops before this one are no longer in bytes[] */

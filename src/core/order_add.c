@@ -88,6 +88,9 @@ static void bulk_waits(struct dp_order *o, const struct dp_op_desc *d, const str
 		}
 		waits[0] = o->last_read[0];
 	}
+	for (uint32_t r = 0; r < nr && !whole; r++)
+		if (o->fenced[r] > settled(o, r))
+			raise_to(&waits[r], o->fenced[r]);
 	if (o->mode == DP_ORDER_RELAXED)
 		return;
 	op->full0 = wait_for_overlaps(o, d->flags, 0, remote[0], local[0], wait0);
@@ -150,6 +153,16 @@ static void want_visible(struct dp_order *o, unsigned flags, uint32_t r, const s
 		raise_to(&o->want[r], or->seq);
 }
 
+/* The op whose record this is has a FENCE, its number is o->next, and its own READ is not in last_read[] yet. */
+static void fence(struct dp_order *o, struct dp_op_rail *or)
+{
+	for (uint32_t r = 0; r < o->nrails; r++) {
+		or[r].fenced = o->fenced[r];
+		o->fenced[r] = o->last_read[r];
+	}
+	o->last_fence = o->next;
+}
+
 /* Enters the op at o->next and raises the marks that later ops look at. */
 static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct dp_range remote[],
 		  const struct dp_range local[], const struct waits *w)
@@ -157,8 +170,10 @@ static void enter(struct dp_order *o, const struct dp_op_desc *d, const struct d
 	struct dp_op *op = dp_order_op(o, o->next);
 	struct dp_op_rail *or = dp_order_rail(o, o->next, 0);
 
-	op->before = (struct dp_op_marks){ o->last_signal, o->last_signaled, o->last_all };
+	op->before = (struct dp_op_marks){ o->last_signal, o->last_signaled, o->last_all, o->last_fence };
 	o->planned[0] = ++o->next;
+	if (d->flags & DP_OP_FENCE)
+		fence(o, or);
 	for (uint32_t r = 0; r < o->nrails; r++, or++) {
 		bool here = r == 0 || !empty(remote[r]);
 
@@ -218,7 +233,10 @@ static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
 	op->before.signal = o->last_signal;
 	op->before.signaled = o->last_signaled;
 	op->before.all = o->last_all;
+	op->before.fence = o->last_fence;
 	o->planned[0] = o->next = o->last_signal = pos + 1;
+	if (d->flags & DP_OP_FENCE)
+		fence(o, or);
 	for (uint32_t r = 0, nr = o->nrails; r < nr; r++) {
 		or[r].seq = o->planned[r];
 		or[r].wait0 = r ? o->planned[r] & wait : 0;
@@ -326,6 +344,8 @@ void dp_order_undo(struct dp_order *o)
 		if (r && !empty(or->remote))
 			o->planned[r]--;
 		o->last_read[r] = or->last_read;
+		if (op->flags & DP_OP_FENCE)
+			o->fenced[r] = or->fenced;
 		if (o->counted[r] > pos)
 			o->counted[r] = pos;
 		else
@@ -340,6 +360,7 @@ void dp_order_undo(struct dp_order *o)
 	o->last_signal = op->before.signal;
 	o->last_signaled = op->before.signaled;
 	o->last_all = op->before.all;
+	o->last_fence = op->before.fence;
 	o->planned[0] = o->next = pos;
 	/* the hulls stay as they are: too large does no harm; the cursors may have passed over it */
 	if (o->posts > pos)

@@ -7,7 +7,7 @@
 
 /*
  * dp_order_add() and dp_order_posted0(), for a signal that rail 0's provider took already, that writes no local range, where
- * dp_order_alone() said yes. Not for dp_order_undo(), nor dp_order_unposted0(): its record says only where it is, its
+ * dp_order_alone() said yes, without FENCE. Not for dp_order_undo(), nor dp_order_unposted0(): its record says only where it is, its
  * numbers, and whether it is signalled. flags need not have DP_OP_PLAIN if it has bytes.
  */
 static inline __attribute__((always_inline)) uint64_t dp_order_add_lone(struct dp_order *o, unsigned flags, uint64_t lo,
@@ -68,6 +68,8 @@ static inline __attribute__((always_inline)) bool dp_order_is_free(const struct 
 {
 	uint32_t nr = o->nrails;
 
+	if (o->last_fence > o->done[0])
+		return false;
 	if (o->mode == DP_ORDER_RELAXED)
 		return true;
 	if (o->mode == DP_ORDER_RC || (o->mode == DP_ORDER_STRICT && o->last_signal > o->done[0]) ||
@@ -105,6 +107,7 @@ static inline __attribute__((always_inline)) uint64_t dp_order_enter_free(struct
 		op->before.signal = o->last_signal;
 		op->before.signaled = o->last_signaled;
 		op->before.all = o->last_all;
+		op->before.fence = o->last_fence;
 	}
 	o->next = o->post0 = o->posts = pos + 1;
 	if (flags & DP_OP_SIGNALED)

@@ -129,6 +129,21 @@ for ordering in strict signal; do
 		echo "ok: newkey, $ordering: splits $(number "$out/newkey-$ordering." splits)"
 	fi
 done
+# behind NAME ORDERING: what was read before a FENCE is written behind it.
+behind()
+{
+	DUALPORT_BOND_WAIT=0 DUALPORT_ORDERING=$2 DUALPORT_DIAG_JSON=$out/$1.%p.json softnic --delay 1ms --dualport -- \
+		"$clients/fenced" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 500 > "$out/$1" 2>&1 ||
+		fail "$1: status $?: $(grep -m 3 -e FAILED -e wrong "$out/$1")"
+	if [ "$(number "$out/$1." splits)" -lt 40 ]; then
+		fail "$1: $(number "$out/$1." splits) splits"
+	else
+		echo "ok: $1: splits $(number "$out/$1." splits)"
+	fi
+}
+for ordering in strict signal relaxed rc; do
+	behind "fenced-$ordering" $ordering
+done
 # slow ports, so that much is under way when its queue pair goes to ERR
 DUALPORT_BOND_WAIT=0 DUALPORT_DIAG_JSON=$out/responds.%p.json softnic --rate 200MB --dualport -- \
 	"$clients/responds" --dev mlx5_0 --peer-dev mlx5_2 > "$out/responds" 2>&1 ||

@@ -125,6 +125,9 @@ mutate core "strict: data does not wait for signals" \
 mutate both "data waits although no completion will tell" \
 	"$(fn untold 's/return .*/return false;/')"
 mutate both "FENCE is ignored on data" "$(fn bulk_waits 's/d->flags & DP_OP_FENCE/false/')"
+mutate both "what follows a FENCE does not wait" "$(fn bulk_waits 's/raise_to(&waits\[r\], o->fenced\[r\]);/;/')"
+mutate reference "the short way of bulk forgets FENCEs" "$(fn dp_order_is_free 's/o->last_fence > o->done\[0\]/false/')"
+mutate reference "undo forgets FENCEs" "$(fn dp_order_undo 's/o->fenced\[r\] = or->fenced;/;/')"
 mutate both "relaxed: FENCE is ignored on small WRs" "$(fn drains 's/|| (flags & DP_OP_FENCE)//')"
 mutate both "undo forgets last_signaled" "$(fn dp_order_undo 's/o->last_signaled = .*/;/')"
 mutate both "undo forgets last_signal" "$(fn dp_order_undo 's/o->last_signal = .*/o->last_signal = 0;/')"

@@ -105,6 +105,15 @@ static bool for_nobody(unsigned flags, uint32_t rail)
 	return rail && (flags & DP_OP_EVERY);
 }
 
+/* Stands a FENCE between them? What follows it follows the READs and atomics before it. */
+static bool fenced_between(const struct ref *r, unsigned e, unsigned l)
+{
+	while (++e < l)
+		if (kind_of(r, e)->flags & DP_OP_FENCE)
+			return true;
+	return false;
+}
+
 /*
  * The rules, pair by pair: must the fragment of E on rail re be acknowledged before the fragment of the later L
  * on rail rl may go?
@@ -122,7 +131,13 @@ static bool must_wait(const struct ref *r, unsigned e, uint32_t re, unsigned l, 
 		/* one signal that may have read and whose ranges are unknown */
 		fe &= ~DP_OP_BULK;
 		fe |= DP_OP_ALL | DP_OP_READ;
+		/* and nobody knows of FENCEs either */
+		if (rl)
+			return true;
 	}
+	/* on rail 0 it stands behind that FENCE itself; what siblings need is one number for each rail */
+	if (rl && (fe & (DP_OP_READ | DP_OP_ATOMIC)) && fenced_between(r, e, l))
+		return true;
 	if (re == rl) {
 		/*
 		 * A rail keeps its own order. Yet all sibling parts of a WR go at once, and what they need of all
@@ -298,7 +313,7 @@ static void seen(const struct ref *r, unsigned l, uint32_t rl)
 			demand(e < r->placed[re] || listed(r->mode, fe, er, fl, lr),
 			       "mode %s: %s (op %u, rail %u) seen before %s (op %u, rail %u)", mode_names[r->mode],
 			       kind_of(r, l)->name, l, rl, kind_of(r, e)->name, e, re);
-			demand(!(fl & DP_OP_FENCE) || !(fe & (DP_OP_READ | DP_OP_ATOMIC)),
+			demand(!((fl & DP_OP_FENCE) || fenced_between(r, e, l)) || !(fe & (DP_OP_READ | DP_OP_ATOMIC)),
 			       "mode %s: fenced %s (op %u, rail %u) before %s (op %u, rail %u) has answered",
 			       mode_names[r->mode], kind_of(r, l)->name, l, rl, kind_of(r, e)->name, e, re);
 			demand(r->mode == DP_ORDER_RELAXED || !meet(el, ll),
@@ -401,7 +416,7 @@ static bool is_pair(const struct dp_op_desc *d, uint32_t nrails)
 /* Enters d the short way, if it is of a kind for that; UINT64_MAX if not, and nothing was done. */
 static uint64_t add_short(struct dp_order *o, const struct dp_op_desc *d)
 {
-	const unsigned other = DP_OP_EVERY | DP_OP_ALL | DP_OP_ATOMIC;
+	const unsigned other = DP_OP_EVERY | DP_OP_ALL | DP_OP_ATOMIC | DP_OP_FENCE;
 	bool siblings = false;
 
 	if (!o->bonded || o->post0 != o->next || (d->flags & other))
@@ -409,7 +424,7 @@ static uint64_t add_short(struct dp_order *o, const struct dp_op_desc *d)
 	if (d->flags & DP_OP_BULK) {
 		for (uint32_t r = 1; d->part && r < o->nrails; r++)
 			siblings |= d->part[r].len != 0;
-		if (!siblings || o->flush || o->posts != o->next || (d->flags & DP_OP_FENCE) || !cut_alike(d, o->nrails))
+		if (!siblings || o->flush || o->posts != o->next || !cut_alike(d, o->nrails))
 			return UINT64_MAX;
 		if (is_pair(d, o->nrails))
 			demand(dp_order_is_free(o, d->flags, d->remote.lo, d->local.lo, d->part, true) ==
