@@ -50,16 +50,16 @@ struct dp_cqex {
 	bool single;	       /* made for one thread */
 	dp_fast polling;       /* from start_poll to end_poll, as providers do; before dp_cq.lock */
 	_Atomic bool installed; /* changed with dp_cq.lock */
-	_Atomic(void *) owner; /* the thread whose polling is ours; it alone reads its own value */
+	_Atomic(void *) owner; /* the thread that holds it, where that is the program's; it alone reads its own value */
+	_Atomic bool open;     /* start_poll has given one, with polling held, until end_poll */
 	struct ibv_wc wc;      /* what the readers give */
 	struct dp_wc_more more;
 	int err; /* of the last read */
 };
 
-/* As qpex.c's. */
+/* As qpex.c's. Its address names the thread. */
 static DP_TLS struct {
-	const struct ibv_cq_ex *open; /* x's, while the polling that this thread began last, of x, is ours: until end_poll */
-	const struct ibv_cq_ex *ex;   /* x's, as long as none was freed since: another may have its address */
+	const struct ibv_cq_ex *ex;
 	unsigned int freed;
 	struct dp_cqex *x;
 } latest;
@@ -77,12 +77,21 @@ static inline bool found(const struct ibv_cq_ex *ex)
 	return latest.ex == ex && latest.freed == atomic_load_explicit(&freed, memory_order_relaxed);
 }
 
-__attribute__((noinline)) static struct dp_cqex *look_up(struct ibv_cq_ex *ex)
+__attribute__((noinline)) static struct dp_cqex *find(struct ibv_cq_ex *ex)
 {
-	return dp_cq_find(ibv_cq_ex_to_cq(ex))->ex;
+	latest.freed = atomic_load_explicit(&freed, memory_order_relaxed);
+	latest.x = dp_cq_find(ibv_cq_ex_to_cq(ex))->ex;
+	latest.ex = ex;
+	return latest.x;
 }
 
-/* Otherwise it began with the provider's start_poll. */
+/* Otherwise the polling began with the provider's start_poll. It may have been handed to this thread, as with QPs. */
+static inline bool is_open(const struct dp_cqex *x)
+{
+	return atomic_load_explicit(&x->open, memory_order_relaxed);
+}
+
+/* Does this thread hold polling? */
 static bool mine(const struct dp_cqex *x)
 {
 	return atomic_load_explicit(&x->owner, memory_order_relaxed) == self();
@@ -215,10 +224,9 @@ static void restore_if_unused(struct dp_cqex *x)
 }
 
 /* With polling held, which is ours no more. */
-__attribute__((noinline)) static int give_up(struct dp_cqex *x, int err)
+static inline int give_up(struct dp_cqex *x, int err)
 {
-	if (latest.x == x)
-		latest.open = NULL;
+	atomic_store_explicit(&x->open, false, memory_order_relaxed);
 	atomic_store_explicit(&x->owner, NULL, memory_order_relaxed);
 	dp_drop(&x->polling);
 	return err;
@@ -227,7 +235,7 @@ __attribute__((noinline)) static int give_up(struct dp_cqex *x, int err)
 /* No QP of ours sends into it, or so it seemed: with polling held. */
 __attribute__((noinline)) static int start_native(struct dp_cqex *x, struct ibv_poll_cq_attr *attr);
 
-/* x is latest.x, its polling held. */
+/* With polling held. */
 static inline __attribute__((always_inline)) int start(struct dp_cqex *x, struct ibv_poll_cq_attr *attr)
 {
 	int ret;
@@ -239,7 +247,7 @@ static inline __attribute__((always_inline)) int start(struct dp_cqex *x, struct
 	ret = take_one(x);
 	if (__builtin_expect(ret, 0))
 		return give_up(x, ret);
-	latest.open = x->ex;
+	atomic_store_explicit(&x->open, true, memory_order_relaxed);
 	return 0;
 }
 
@@ -260,12 +268,8 @@ static int start_native(struct dp_cqex *x, struct ibv_poll_cq_attr *attr)
 
 __attribute__((noinline)) static int find_and_start(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 {
-	struct dp_cqex *x;
+	struct dp_cqex *x = find(ex);
 
-	latest.open = NULL;
-	latest.freed = atomic_load_explicit(&freed, memory_order_relaxed);
-	latest.x = x = look_up(ex);
-	latest.ex = ex;
 	dp_take(&x->polling);
 	return is_ours(x) ? start(x, attr) : start_native(x, attr);
 }
@@ -281,21 +285,21 @@ static int our_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 
 __attribute__((noinline)) static int other_next_poll(struct ibv_cq_ex *ex)
 {
-	struct dp_cqex *x = look_up(ex);
+	struct dp_cqex *x = find(ex);
 
-	return mine(x) ? take_one(x) : x->real.next_poll(ex);
+	return is_open(x) ? take_one(x) : x->real.next_poll(ex);
 }
 
 static int our_next_poll(struct ibv_cq_ex *ex)
 {
-	return __builtin_expect(latest.open == ex, 1) ? take_one(latest.x) : other_next_poll(ex);
+	return __builtin_expect(found(ex) && is_open(latest.x), 1) ? take_one(latest.x) : other_next_poll(ex);
 }
 
 __attribute__((noinline)) static void other_end_poll(struct ibv_cq_ex *ex)
 {
-	struct dp_cqex *x = look_up(ex);
+	struct dp_cqex *x = find(ex);
 
-	if (mine(x))
+	if (is_open(x))
 		give_up(x, 0);
 	else
 		x->real.end_poll(ex);
@@ -303,39 +307,34 @@ __attribute__((noinline)) static void other_end_poll(struct ibv_cq_ex *ex)
 
 static void our_end_poll(struct ibv_cq_ex *ex)
 {
-	struct dp_cqex *x = latest.x;
-
-	if (__builtin_expect(latest.open != ex, 0)) {
+	if (__builtin_expect(found(ex) && is_open(latest.x), 1))
+		give_up(latest.x, 0);
+	else
 		other_end_poll(ex);
-		return;
-	}
-	latest.open = NULL;
-	atomic_store_explicit(&x->owner, NULL, memory_order_relaxed);
-	dp_drop(&x->polling);
 }
 
 /* The others are apart, so that nothing is kept for them. */
 #define READER(type, name, value)                                                                                     \
 	__attribute__((noinline)) static type other_read_##name(struct ibv_cq_ex *ex)                                 \
 	{                                                                                                             \
-		struct dp_cqex *x = look_up(ex);                                                                      \
+		struct dp_cqex *x = find(ex);                                                                         \
                                                                                                                       \
-		return mine(x) ? (value) : x->real.read_##name(ex);                                                   \
+		return is_open(x) ? (value) : x->real.read_##name(ex);                                                   \
 	}                                                                                                             \
 	static type our_read_##name(struct ibv_cq_ex *ex)                                                             \
 	{                                                                                                             \
 		struct dp_cqex *x = latest.x;                                                                         \
                                                                                                                       \
-		return __builtin_expect(latest.open == ex, 1) ? (value) : other_read_##name(ex);                      \
+		return __builtin_expect(found(ex) && is_open(x), 1) ? (value) : other_read_##name(ex);                      \
 	}
 READERS(READER)
 #undef READER
 
 static void our_read_tm_info(struct ibv_cq_ex *ex, struct ibv_wc_tm_info *info)
 {
-	struct dp_cqex *x = latest.open == ex ? latest.x : look_up(ex);
+	struct dp_cqex *x = find(ex);
 
-	if (!mine(x)) {
+	if (!is_open(x)) {
 		x->real.read_tm_info(ex, info);
 		return;
 	}
@@ -374,8 +373,6 @@ void dp_cqex_free(struct dp_cq *cq)
 {
 	if (!cq->ex)
 		return;
-	if (latest.x == cq->ex) /* it was left open */
-		latest.open = NULL;
 	atomic_fetch_add_explicit(&freed, 1, memory_order_relaxed);
 	dp_lock_fini(&cq->ex->polling);
 	free(cq->ex);

@@ -14,20 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What this thread found last, which spares the look-ups; its address names the thread. */
+/* What this thread found last, which spares the look-ups, as long as none was freed since: another may have its address. */
 static DP_TLS struct {
-	const struct ibv_qp_ex *open; /* x's, while the session that this thread opened last, on x, is collected here */
-	const struct ibv_qp_ex *ex;   /* x's, as long as none was freed since: another may have its address */
+	const struct ibv_qp_ex *ex;
 	unsigned int freed;
 	struct dp_qpex *x;
 } latest;
 
 static _Atomic unsigned int freed; /* how many were */
-
-static void *self(void)
-{
-	return &latest;
-}
 
 /* relaxed: the program has made a queue pair known to the thread by which it posts, and with it what went before */
 static inline bool found(const struct ibv_qp_ex *ex)
@@ -35,21 +29,22 @@ static inline bool found(const struct ibv_qp_ex *ex)
 	return latest.ex == ex && latest.freed == atomic_load_explicit(&freed, memory_order_relaxed);
 }
 
-__attribute__((noinline)) static struct dp_qpex *look_up(const struct ibv_qp_ex *ex)
+__attribute__((noinline)) static struct dp_qpex *find(const struct ibv_qp_ex *ex)
 {
+	latest.freed = atomic_load_explicit(&freed, memory_order_relaxed);
 	/* qp_base is its first member */
-	return ((struct dp_qp *)dp_hmap_getp(&dp_qps, ex))->ex;
+	latest.x = ((struct dp_qp *)dp_hmap_getp(&dp_qps, ex))->ex;
+	latest.ex = ex;
+	return latest.x;
 }
 
 /*
- * The session that this call is part of, if it is collected here. NULL: it began with the provider's wr_start, and is the
- * provider's.
+ * Is a session collected here? Otherwise it began with the provider's wr_start, and is the provider's. Whoever has begun one may
+ * hand it to another thread (which then has seen it begin): providers' locks do not mind.
  */
-__attribute__((noinline)) static struct dp_qpex *find_session(const struct ibv_qp_ex *ex)
+static inline bool is_open(const struct dp_qpex *x)
 {
-	struct dp_qpex *x = look_up(ex);
-
-	return atomic_load_explicit(&x->owner, memory_order_relaxed) == self() ? x : NULL;
+	return atomic_load_explicit(&x->open, memory_order_relaxed);
 }
 
 #define UNPACK(...) __VA_ARGS__
@@ -61,16 +56,16 @@ __attribute__((noinline)) static struct dp_qpex *find_session(const struct ibv_q
 	static inline __attribute__((always_inline)) void collect_##slot(struct dp_qpex *x, __VA_ARGS__);             \
 	__attribute__((noinline)) static void other_##slot(__VA_ARGS__)                                               \
 	{                                                                                                             \
-		struct dp_qpex *x = find_session(ex);                                                                 \
+		struct dp_qpex *x = find(ex);                                                                         \
                                                                                                                       \
-		if (x)                                                                                                \
+		if (is_open(x))                                                                                       \
 			collect_##slot(x, UNPACK args);                                                               \
 		else                                                                                                  \
-			look_up(ex)->real.slot args;                                                                  \
+			x->real.slot args;                                                                            \
 	}                                                                                                             \
 	static void our_##slot(__VA_ARGS__)                                                                           \
 	{                                                                                                             \
-		if (__builtin_expect(latest.open == ex, 1))                                                           \
+		if (__builtin_expect(found(ex) && is_open(latest.x), 1))                                              \
 			collect_##slot(latest.x, UNPACK args);                                                        \
 		else                                                                                                  \
 			other_##slot args;                                                                            \
@@ -343,8 +338,8 @@ __attribute__((noinline)) static void start_native(struct dp_qpex *x)
 	x->real.wr_start(x->ex);
 }
 
-/* x is latest.x, its session held. */
-static inline __attribute__((always_inline)) void start(struct dp_qpex *x, const struct ibv_qp_ex *ex)
+/* With session held. */
+static inline __attribute__((always_inline)) void start(struct dp_qpex *x)
 {
 	/* acquire: as in dp_post_send() */
 	if (__builtin_expect(!x->installed ||
@@ -352,8 +347,7 @@ static inline __attribute__((always_inline)) void start(struct dp_qpex *x, const
 		start_native(x);
 		return;
 	}
-	atomic_store_explicit(&x->owner, self(), memory_order_relaxed);
-	latest.open = ex;
+	atomic_store_explicit(&x->open, true, memory_order_relaxed);
 	x->next = x->wrs;
 	x->nsges = x->nbytes = 0;
 	x->err = 0;
@@ -362,33 +356,24 @@ static inline __attribute__((always_inline)) void start(struct dp_qpex *x, const
 
 __attribute__((noinline)) static void find_and_start(const struct ibv_qp_ex *ex)
 {
-	latest.open = NULL;
-	latest.freed = atomic_load_explicit(&freed, memory_order_relaxed);
-	latest.x = look_up(ex);
-	latest.ex = ex;
-	dp_take(&latest.x->session);
-	start(latest.x, ex);
+	struct dp_qpex *x = find(ex);
+
+	dp_take(&x->session);
+	start(x);
 }
 
 static void our_wr_start(struct ibv_qp_ex *ex)
 {
 	if (__builtin_expect(found(ex) && dp_try(&latest.x->session), 1))
-		start(latest.x, ex);
+		start(latest.x);
 	else
 		find_and_start(ex);
 }
 
-static inline void drop(struct dp_qpex *x)
+static inline void end(struct dp_qpex *x)
 {
-	atomic_store_explicit(&x->owner, NULL, memory_order_relaxed);
+	atomic_store_explicit(&x->open, false, memory_order_relaxed);
 	dp_drop(&x->session);
-}
-
-static void end(struct dp_qpex *x)
-{
-	if (latest.x == x)
-		latest.open = NULL;
-	drop(x);
 }
 
 /* The arrays have their places now. */
@@ -416,11 +401,11 @@ __attribute__((noinline)) static struct ibv_send_wr *list_of(struct dp_qpex *x)
 
 __attribute__((noinline)) static int other_wr_complete(struct ibv_qp_ex *ex)
 {
-	struct dp_qpex *x = find_session(ex);
+	struct dp_qpex *x = find(ex);
 	int ret;
 
-	if (!x)
-		return look_up(ex)->real.wr_complete(ex);
+	if (!is_open(x))
+		return x->real.wr_complete(ex);
 	ret = x->err ? x->err : dp_post_session(x->q, list_of(x));
 	end(x);
 	return ret;
@@ -432,15 +417,14 @@ static int our_wr_complete(struct ibv_qp_ex *ex)
 	struct dp_ex_wr *w;
 	int ret;
 
-	if (__builtin_expect(latest.open != ex, 0))
+	if (__builtin_expect(!found(ex) || !is_open(x), 0))
 		return other_wr_complete(ex);
 	w = x->wrs;
 	/* one of one SGE is a list as it is */
 	if (__builtin_expect(x->err || x->next != w + 1 || w->setter != DP_EX_SGE || w->wr.opcode == IBV_WR_BIND_MW, 0))
 		return other_wr_complete(ex);
 	ret = dp_post_session_sge(x->q, &w->wr);
-	latest.open = NULL;
-	drop(x);
+	end(x);
 	return ret;
 }
 
@@ -456,9 +440,7 @@ const struct dp_ex_slots dp_ex_ours = {
 #undef OUR
 };
 
-void dp_ex_forget(struct dp_qpex *x)
+void dp_ex_forget(void)
 {
-	if (latest.x == x) /* it was left open */
-		latest.open = NULL;
 	atomic_fetch_add_explicit(&freed, 1, memory_order_relaxed);
 }

@@ -50,7 +50,7 @@ struct dp_qpex {
 	uint32_t max_sge;
 	dp_fast session;      /* held from wr_start to wr_complete or wr_abort, as providers do; before all others */
 	_Atomic bool installed; /* set by modify_qp, unset with session */
-	_Atomic(void *) owner; /* the thread whose session is collected here; it alone reads its own value */
+	_Atomic bool open;     /* a session is collected here; changed with session held */
 	int err;
 	struct dp_ex_wr *cur;	   /* of the last request, NULL: none that takes data */
 	struct dp_ex_wr *wrs, *next, *last; /* next: the first that is free, of which there is one at least; last of all */
@@ -63,8 +63,8 @@ struct dp_qpex {
 /* ---- qpex.c */
 
 extern const struct dp_ex_slots dp_ex_ours;
-/* x is going to be freed: no thread takes what gets its address for x. */
-void dp_ex_forget(struct dp_qpex *x);
+/* One is going to be freed: no thread takes what gets its address for it. */
+void dp_ex_forget(void);
 
 /* ---- qpex_provider.c */
 

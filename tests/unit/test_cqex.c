@@ -288,6 +288,34 @@ static void next_is(uint64_t wr_id)
 }
 
 /* Nobody's completions wait behind others that came later, however many of these there are. */
+static void *go_on_polling(void *arg)
+{
+	(void)arg;
+	is(1, 100);
+	ck_assert_int_eq(ibv_next_poll(&ex), 0);
+	is(2, 200);
+	ibv_end_poll(&ex);
+	return NULL;
+}
+
+/* The program hands what it has begun to another thread. */
+START_TEST(handed_over)
+{
+	pthread_t t;
+
+	for (int i = 0; i < 2; i++) {
+		split(1);
+		sibling_done(split(2));
+		push(1, 100, IBV_WC_RDMA_WRITE, QPN);
+		push(2, 200, IBV_WC_RDMA_WRITE, QPN);
+		ck_assert_int_eq(start(), 0);
+		ck_assert_int_eq(pthread_create(&t, NULL, go_on_polling, NULL), 0);
+		pthread_join(t, NULL);
+		ck_assert_int_eq(start(), ENOENT);
+	}
+}
+END_TEST
+
 START_TEST(what_was_read_ahead_keeps_its_turn)
 {
 	uint64_t seq = split(1);
@@ -459,6 +487,7 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, held_ones_keep_their_time);
 	tcase_add_test(tc, reading_ahead_keeps_off_an_open_poll);
+	tcase_add_test(tc, handed_over);
 	tcase_add_test(tc, what_was_read_ahead_keeps_its_turn);
 	tcase_add_test(tc, each_that_was_held_keeps_its_turn);
 	tcase_add_test(tc, good_receives_come_before_the_flushed);

@@ -497,6 +497,40 @@ START_TEST(another_at_its_address)
 }
 END_TEST
 
+static void *go_on(void *arg)
+{
+	int *ret = arg;
+
+	ibv_wr_set_sge(&ex, 2, 0x2000, 8);
+	write_one(2, 0);
+	*ret = ibv_wr_complete(&ex);
+	return NULL;
+}
+
+/* The program hands an open session to another thread. */
+START_TEST(handed_over)
+{
+	pthread_t t;
+
+	for (int i = 0; i < 4; i++) {
+		int ret = -1;
+
+		ngot = 0;
+		if (i == 2)
+			bonded();
+		ibv_wr_start(&ex);
+		ex.wr_id = 1;
+		ex.wr_flags = 0;
+		ibv_wr_rdma_write(&ex, 1, 0x1000);
+		ck_assert_int_eq(pthread_create(&t, NULL, go_on, &ret), 0);
+		pthread_join(t, NULL);
+		ck_assert_int_eq(ret, 0);
+		ck_assert_uint_eq(q->order.next, 2 * (uint64_t)i + 2);
+		ck_assert_int_eq(i < 2 ? ngot : nplain, i < 2 ? 2 : 2 * (i - 1));
+	}
+}
+END_TEST
+
 /* Sessions of two queue pairs open at once, in one thread. */
 START_TEST(two_at_once)
 {
@@ -621,6 +655,7 @@ int main(void)
 	tcase_add_test(tc, threads_take_turns);
 	tcase_add_test(tc, another_at_its_address);
 	tcase_add_test(tc, two_at_once);
+	tcase_add_test(tc, handed_over);
 	tcase_add_test(tc, each_kind_after_each);
 	tcase_add_test(tc, what_can_be_said);
 	suite_add_tcase(s, tc);
