@@ -233,6 +233,8 @@ void dp_order_flushed(struct dp_order *o, uint32_t rail, uint64_t covers)
 
 uint64_t dp_order_match(struct dp_order *o)
 {
+	/* before dp_order_held() passes over unsignalled ones, which only the next that is given tells of */
+	o->given = dp_order_given(o);
 	while (o->match < o->post0 && !(dp_order_op(o, o->match)->flags & DP_OP_SIGNALED))
 		o->match++;
 	if (o->match == o->post0)
@@ -276,7 +278,7 @@ void dp_order_delivered(struct dp_order *o)
 	/* who did not ask dp_order_deliverable() first still has the unsignalled ones before it */
 	if (dp_order_held(o) == UINT64_MAX)
 		return;
-	o->deliver++;
+	o->given = ++o->deliver;
 	retire(o);
 }
 

@@ -99,7 +99,8 @@ struct dp_order {
 	uint64_t next;	/* one past the newest */
 	uint64_t match; /* no signalled op before this is unmatched */
 	uint64_t post0; /* next to post on rail 0 */
-	uint64_t deliver;
+	uint64_t deliver; /* no signalled op before this is not given */
+	uint64_t given;	/* dp_order_given() while something is held */
 	uint64_t posts; /* next whose sibling parts are to be posted; not before tail */
 	uint64_t told;	/* dp_order_news() said of those before this that they may be given */
 	uint64_t mask;
@@ -260,6 +261,11 @@ static inline bool dp_order_reached(const struct dp_order *o, uint32_t rail, uin
 static inline bool dp_order_may_hold(const struct dp_order *o)
 {
 	return o->match != o->deliver;
+}
+/* One past the newest op that the program was told of: those from there on fill its send queue, as far as it knows. */
+static inline uint64_t dp_order_given(const struct dp_order *o)
+{
+	return dp_order_may_hold(o) ? o->given : o->deliver;
 }
 static inline bool dp_order_queued(const struct dp_order *o)
 {

@@ -549,7 +549,7 @@ static void look_at_siblings(struct dp_qp *q, const struct ibv_send_wr *wr)
  */
 static int check_session(struct dp_qp *q, const struct ibv_send_wr *wr)
 {
-	uint64_t n = q->order.next - q->order.deliver;
+	uint64_t n = q->order.next - dp_order_given(&q->order);
 	struct wr_class k;
 	int ret;
 

@@ -42,12 +42,12 @@ static inline void dp_slot_fill(struct dp_slot *s, uint64_t wr_id, uint32_t byte
 bool dp_qp_room(struct dp_qp *q);
 
 /*
- * The depth as the program knows it: what it was not told of still fills its send queue. Is the op at pos, which was added
+ * The depth as the program knows it: what it was not told of still fills its send queue, unsignalled ones included. Is the op at pos, which was added
  * last, beyond it? Where nothing is held, the provider knows of one that goes at once, and may have more room than it says.
  */
 static inline bool dp_qp_too_deep(struct dp_qp *q, uint64_t pos, bool goes)
 {
-	return (!goes || dp_order_held(&q->order) != UINT64_MAX) && pos - q->order.deliver >= q->cap.max_send_wr;
+	return (!goes || dp_order_held(&q->order) != UINT64_MAX) && pos - dp_order_given(&q->order) >= q->cap.max_send_wr;
 }
 
 /* Of the op that a request with these send_flags is. */

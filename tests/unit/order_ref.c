@@ -935,7 +935,8 @@ static void check_take(const struct dp_order *o)
 		demand(dp_order_match(&b) == p, "op %lu taken, which is not the one to match", (unsigned long)p);
 		demand(dp_order_deliverable(&b) == p, "op %lu taken, which may not be given", (unsigned long)p);
 		dp_order_delivered(&b);
-		/* nothing is held, so it may stay open */
+		/* nothing is held, so it may stay open, and what was given is not written down */
+		a.given = b.given;
 		a.open = b.open;
 		a.roomy = b.roomy;
 	}
@@ -1008,6 +1009,8 @@ void world_compare(struct world *w)
 	demand(dp_order_may_posts(o) == may_posts(r), "op %u: siblings say %d", next_sibling_op(r), !may_posts(r));
 	demand(dp_order_deliverable(o) == (next_deliverable(r) == UINT32_MAX ? UINT64_MAX : next_deliverable(r)),
 	       "deliverable: op %ld, not %d", (long)dp_order_deliverable(o), (int)next_deliverable(r));
+	demand(dp_order_held(o) == UINT64_MAX || dp_order_given(o) == r->delivered, "%lu are given, not %u",
+	       (unsigned long)dp_order_given(o), r->delivered);
 	demand(dp_order_queued(o) == (r->posted0 < r->n || next_sibling_op(r) < r->n), "queued is wrong");
 	for (uint32_t rail = 1; rail < r->nrails; rail++) {
 		uint64_t open = 0;

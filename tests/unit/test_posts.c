@@ -10,7 +10,8 @@
 
 /*
  * A completion that is held has left room in the provider's queue, which the program has not got: it is refused at its own
- * depth, by bulk that could go the short way (0) as by signals (1), and by ibv_bind_mw (2).
+ * depth, by bulk that could go the short way (0) as by signals (1), and by ibv_bind_mw (2); from 3 on, unsignalled requests
+ * stand before it, which the program does not know to be done either.
  */
 START_TEST(depth_while_held)
 {
@@ -19,20 +20,24 @@ START_TEST(depth_while_held)
 	struct ibv_send_wr *bad, wr = { .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
 					.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { 1 << 20, 9 } };
 	struct ibv_wc wc;
-	unsigned n = 1;
+	unsigned n = 1, quiet = _i < 3 ? 0 : 7, how = (unsigned)_i % 3;
 
 	pair_bulk(DP_ORDER_SIGNAL);
 	q[0]->rail[1].sq_size = 2 * DEPTH;
+	wr.send_flags = 0;
+	for (; n <= quiet; n++)
+		ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
+	wr.send_flags = IBV_SEND_SIGNALED;
 	ck_assert_int_eq(dp_post_send(q[0]->qp, &wr, &bad), 0);
-	ck_assert_uint_eq(q[0]->rail[1].posted, 1);
+	ck_assert_uint_eq(q[0]->rail[1].posted, n);
 	cqe = (struct ibv_wc){ .qp_num = qp[0].qp_num };
 	have_cqe = true;
 	ck_assert_int_eq(dp_poll_cq(cq->cq, 1, &wc), 0);
-	if (_i) {
-		dp_order_done(&q[0]->order, 1, 1);
+	if (how) {
+		dp_order_done(&q[0]->order, 1, n);
 		s.length = 8;
 	}
-	if (_i == 2) {
+	if (how == 2) {
 		struct ibv_mw mw = { .context = &program.context };
 		struct ibv_mw_bind bind = { .wr_id = 1 };
 		int ret;
@@ -41,7 +46,7 @@ START_TEST(depth_while_held)
 		while (!(ret = dp_bind_mw(q[0]->qp, &mw, &bind)) && n < 2 * DEPTH)
 			n++;
 		ck_assert_int_eq(ret, ENOMEM);
-		ck_assert_uint_eq(nbinds, DEPTH - 1);
+		ck_assert_uint_eq(nbinds, DEPTH - 1 - quiet);
 		ck_assert_uint_eq(n, DEPTH);
 		return;
 	}
@@ -534,7 +539,7 @@ int main(void)
 
 	tcase_set_timeout(t, 120);
 	tcase_add_checked_fixture(t, pair_setup, NULL);
-	tcase_add_loop_test(t, depth_while_held, 0, 3);
+	tcase_add_loop_test(t, depth_while_held, 0, 6);
 	tcase_add_loop_test(t, no_room_when_posting, 0, 2);
 	tcase_add_test(t, refused_when_posting);
 	tcase_add_loop_test(t, no_room_for_bulk, 0, 2);
