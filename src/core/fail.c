@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
  * The end of a QP after its first error (I1). What rail 0 completed well before the error is still given in
- * order, each when its siblings are done; then the twins are moved to ERR so that nothing of ours can land any
- * more, and the rest of rail 0's completions is given as it came.
+ * order, each when its siblings are done, and what it did without a word is done by them, too: one port would have. Then the
+ * twins are moved to ERR so that nothing of ours can land any more, and the rest of rail 0's completions is given as it came.
  */
 #include "qp.h"
 
@@ -84,7 +84,8 @@ static bool to_err(struct dp_qp *q, struct ibv_qp *qp)
 	return !ret;
 }
 
-static void begin(struct dp_qp *q, bool move)
+/* first0: the first op that rail 0 has not done well; 0: that is not known. */
+static void begin(struct dp_qp *q, bool move, uint64_t first0)
 {
 	bool in_err;
 
@@ -93,6 +94,8 @@ static void begin(struct dp_qp *q, bool move)
 	dp_order_unbond(&q->order);
 	/* what rail 0 acknowledged is good: one port would give it */
 	dp_order_flush_over(&q->order, 0);
+	q->fail_before = first0;
+	dp_order_done(&q->order, 0, first0);
 	q->fail_since = dp_now_ns();
 	q->fail_deadline = q->fail_since + patience_ns(q);
 	/* the oldest WR that rail 0 has not completed */
@@ -100,7 +103,7 @@ static void begin(struct dp_qp *q, bool move)
 		q->fail_wr_id = dp_qp_slot(q, q->order.match)->wr_id;
 	in_err = !move || to_err(q, q->qp);
 	/* sibling parts of what never went are not wanted any more: their ops will be flushed by rail 0 */
-	dp_queue_flush(q, in_err);
+	dp_queue_flush(q, in_err, first0);
 	dp_cq_ready(q->scq, q);
 }
 
@@ -141,11 +144,10 @@ static bool only_one(struct dp_qp *q, uint64_t pos)
 
 void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc)
 {
-	uint64_t pos;
+	uint64_t pos = op_of(q, wc);
 
 	if (!q->going && atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING)
-		begin(q, true);
-	pos = op_of(q, wc);
+		begin(q, true, pos == UINT64_MAX ? 0 : pos);
 	if (pos != UINT64_MAX) {
 		/* one of ours has told of it; of two with one wr_id it may be the other */
 		if (pos >= q->fail_pos && pos < q->fail_next && only_one(q, pos))
@@ -154,6 +156,7 @@ void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc)
 			q->fail_pos0 = pos;
 		q->fail_seen0 = true;
 		q->fail_errors0++;
+		dp_fail_go_on(q);
 	}
 	keep(q, &q->tail_wcs, &q->tail_end, wc);
 }
@@ -206,14 +209,14 @@ void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos)
 	}
 	if (state == DP_QP_FAILING)
 		return;
-	begin(q, true);
+	begin(q, true, 0);
 }
 
 void dp_fail_refused(struct dp_qp *q)
 {
 	dp_warn("qp 0x%x: the provider refused a queued request; the qp goes to error", q->qp_num);
 	q->fail_refused = true;
-	begin(q, true);
+	begin(q, true, 0);
 }
 
 static void each_to_err(struct dp_qp *q)
@@ -237,7 +240,7 @@ void dp_fail_by_program(struct dp_qp *q)
 	/* when modify_qp returns, nothing of this QP may land any more, nor of the peer's here */
 	switch (atomic_load_explicit(&q->state, memory_order_relaxed)) {
 	case DP_QP_BONDED:
-		begin(q, false);
+		begin(q, false, 0);
 		twins_to_err(q);
 		break;
 	case DP_QP_FAILING:
@@ -252,7 +255,7 @@ void dp_fail_by_peer(struct dp_qp *q)
 {
 	switch (atomic_load_explicit(&q->state, memory_order_relaxed)) {
 	case DP_QP_BONDED:
-		begin(q, true);
+		begin(q, true, 0);
 		twins_to_err(q);
 		break;
 	case DP_QP_PENDING:
@@ -284,6 +287,25 @@ static bool on_its_way(const struct dp_qp *q)
 		if (dp_order_rail(&q->order, q->order.deliver, r)->seq > q->rail[r].posted)
 			return false;
 	return true;
+}
+
+/* Are the siblings well, and have not done all of what stands before rail 0's first error? */
+static bool settling(const struct dp_qp *q)
+{
+	const struct dp_order *o = &q->order;
+
+	if (q->fail_status != IBV_WC_SUCCESS || q->twins_err || q->fail_before <= o->tail)
+		return false;
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (o->done[r] < dp_order_rail(o, q->fail_before - 1, r)->seq)
+			return true;
+	return false;
+}
+
+void dp_fail_go_on(struct dp_qp *q)
+{
+	if (!q->going && settling(q) && !dp_queue_settle(q, q->fail_before))
+		dp_fail_sibling(q, IBV_WC_LOC_QP_OP_ERR, UINT64_MAX);
 }
 
 /*
@@ -341,12 +363,12 @@ static enum stage stage(struct dp_qp *q)
 	if (held && dp_order_deliverable(&q->order) != UINT64_MAX && !q->fail_reported)
 		return GIVE_GOOD;
 	/* as long as the siblings are healthy, what they still carry for earlier WRs may arrive */
-	if (held && q->fail_status == IBV_WC_SUCCESS && !q->twins_err && on_its_way(q) &&
-	    dp_now_ns() < q->fail_deadline)
-		return WAIT;
-	/* it had its time */
-	if (held && q->fail_status == IBV_WC_SUCCESS && !q->twins_err && on_its_way(q))
+	if (settling(q) || (held && q->fail_status == IBV_WC_SUCCESS && !q->twins_err && on_its_way(q))) {
+		if (dp_now_ns() < q->fail_deadline)
+			return WAIT;
+		/* it had its time */
 		q->fail_status = IBV_WC_RETRY_EXC_ERR;
+	}
 	twins_to_err(q);
 	if (!twins_quiet(q))
 		return WAIT;
@@ -467,5 +489,5 @@ void dp_fail_end(struct dp_qp *q)
 	q->fail_status = IBV_WC_SUCCESS;
 	q->fail_reported = q->fail_seen0 = q->fail_refused = q->fail_told = q->twins_err = false;
 	q->fail_pos = q->fail_next = q->fake_pos = UINT64_MAX;
-	q->fail_errors0 = 0;
+	q->fail_errors0 = q->fail_before = 0;
 }

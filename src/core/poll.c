@@ -38,6 +38,8 @@ void dp_cq_release(struct dp_qp *q)
 	if (q->going)
 		return;
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_BONDED) {
+		if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING)
+			dp_fail_go_on(q);
 		flush(q);
 		return;
 	}

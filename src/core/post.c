@@ -326,7 +326,8 @@ static int validate(const struct dp_qp *q, const struct ibv_send_wr *wr, const s
 		return EINVAL;
 	if (is_atomic(wr->opcode) && ((wr->wr.atomic.remote_addr & 7) || k->len != 8))
 		return EINVAL;
-	if (k->len > UINT64_C(1) << 31)
+	/* more than 2^31 is told of by a completion (IBTA 9.7.2), but what cannot be counted */
+	if (k->len > UINT32_MAX)
 		return EINVAL;
 	return 0;
 }
@@ -512,7 +513,7 @@ static int pass(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **ba
 	return dp_qpex_play(q);
 }
 
-/* Before the bond: passes natively, but its completions will look like later ones (I9). */
+/* Before the bond, or when it failed: passes natively, but its completions will look like later ones (I9). */
 static int post_pending(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session)
 {
 	int ret = pass(q, wr, bad, session);
@@ -615,6 +616,11 @@ int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr 
 		}
 		dp_meter_update(q);
 		dp_qp_update_busy(q);
+		break;
+	case DP_QP_FAILING:
+		/* rail 0 flushes it, and its error is known by the record; not behind what rail 0 was never given */
+		ret = q->order.post0 == q->order.next && q->fake_pos == UINT64_MAX ? post_pending(q, wr, bad, session) :
+										     pass(q, wr, bad, session);
 		break;
 	default:
 		ret = pass(q, wr, bad, session);

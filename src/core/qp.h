@@ -325,9 +325,11 @@ static inline bool dp_queue_may_go(struct dp_qp *q)
 }
 /*
  * Posts whatever is queued on rail 0 alone, whole, without waiting: the QP is in ERR, the provider flushes it. If it is
- * not (in_err), or the provider takes none, dp_fail_fake() for each.
+ * not (in_err), or the provider takes none, dp_fail_fake() for each. What siblings have not got of ops before `end` stays.
  */
-void dp_queue_flush(struct dp_qp *q, bool in_err);
+void dp_queue_flush(struct dp_qp *q, bool in_err, uint64_t end);
+/* Gives it to them as far as it may go; false: a provider refused. */
+bool dp_queue_settle(struct dp_qp *q, uint64_t end);
 
 /* ---- fail.c: with scq->lock and lock held */
 
@@ -346,6 +348,8 @@ void dp_fail_by_program(struct dp_qp *q);
 void dp_fail_by_peer(struct dp_qp *q);
 /* FAILING: the next completion that the program may get; false: none now. */
 bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc);
+/* FAILING: something completed. */
+void dp_fail_go_on(struct dp_qp *q);
 /* Is there one? */
 bool dp_fail_ready(struct dp_qp *q);
 void dp_fail_end(struct dp_qp *q); /* frees what it kept */

@@ -168,13 +168,14 @@ static int release0(struct dp_qp *q)
 	return ret ? -1 : 1;
 }
 
-static int release_siblings(struct dp_qp *q)
+/* Of ops before `end`. */
+static int release_siblings(struct dp_qp *q, uint64_t end)
 {
 	struct dp_order *o = &q->order;
 	uint64_t first = o->posts;
 	bool any = false, full = false;
 
-	while (!full && dp_order_may_posts(o)) {
+	while (!full && dp_order_may_posts(o) && o->posts < end) {
 		uint64_t pos = o->posts;
 		const struct dp_qwr *w = dp_qp_slot(q, pos)->qwr;
 
@@ -207,14 +208,23 @@ enum dp_release dp_qp_release(struct dp_qp *q)
 		a = release0(q);
 		if (a < 0)
 			return DP_REFUSED0;
-		b = release_siblings(q);
+		b = release_siblings(q, UINT64_MAX);
 		if (b < 0)
 			return DP_REFUSED;
 	} while (a || b);
 	return DP_RELEASED;
 }
 
-void dp_queue_flush(struct dp_qp *q, bool in_err)
+bool dp_queue_settle(struct dp_qp *q, uint64_t end)
+{
+	int ret = 0;
+
+	while (q->order.posts < end && (ret = release_siblings(q, end)) > 0)
+		;
+	return ret >= 0;
+}
+
+void dp_queue_flush(struct dp_qp *q, bool in_err, uint64_t end)
 {
 	struct dp_order *o = &q->order;
 	bool refused = !in_err;
@@ -231,7 +241,9 @@ void dp_queue_flush(struct dp_qp *q, bool in_err)
 		if (refused)
 			dp_fail_fake(q, pos);
 	}
-	dp_queue_drop(q);
+	for (uint64_t p = o->tail; p < o->next; p++)
+		if (p >= end || p < o->posts || dp_order_op(o, p)->whole)
+			dp_qwr_drop(q, p);
 }
 
 void dp_qp_update_busy(struct dp_qp *q)

@@ -16,7 +16,8 @@ fail()
 }
 
 # Two hosts of two ports each. The client itself is the only program in it: a sanitizer's run time is in no other.
-softnic() { timeout -k 5 100 "$top/scripts/softnic" --build . --ports 4 --cards 2 --seed "$seed" "$@"; }
+softnic_options=()
+softnic() { timeout -k 5 100 "$top/scripts/softnic" --build . --ports 4 --cards 2 --seed "$seed" "${softnic_options[@]}" "$@"; }
 
 # shellcheck source=tests/clients/number.sh
 . "$top/tests/clients/number.sh"
@@ -144,6 +145,15 @@ behind()
 for ordering in strict signal relaxed rc; do
 	behind "fenced-$ordering" $ordering
 done
+# What is told, and has arrived, when a request fails: with ports that are late, and with flushes that parts wait for.
+for flush in auto read; do
+	softnic_options=(--delay 1ms)
+	DUALPORT_FLUSH=$flush alike lastwords-$flush "$clients/lastwords" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300
+done
+# ... and slow siblings
+softnic_options=(--rate 400MB,40MB,400MB,40MB)
+alike lastwords-slow "$clients/lastwords" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300
+softnic_options=()
 # slow ports, so that much is under way when its queue pair goes to ERR
 DUALPORT_BOND_WAIT=0 DUALPORT_DIAG_JSON=$out/responds.%p.json softnic --rate 200MB --dualport -- \
 	"$clients/responds" --dev mlx5_0 --peer-dev mlx5_2 > "$out/responds" 2>&1 ||
