@@ -32,6 +32,7 @@ static uint64_t refuse;		      /* wr_id that rail 0 never takes */
 static int full;		      /* posts for which there is no room */
 static bool deaf_in_err;	      /* takes nothing in ERR */
 static bool in_err, cannot_err;
+static int nto_twin; /* requests that the twin was given */
 
 static void push(struct fake_queue *f, uint64_t wr_id, enum ibv_wc_status status, uint32_t qpn)
 {
@@ -64,6 +65,15 @@ static int f_post0(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr
 			told++;
 		}
 	}
+	return 0;
+}
+
+static int f_post_twin(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	(void)qp;
+	(void)bad;
+	for (; wr; wr = wr->next)
+		nto_twin++;
 	return 0;
 }
 
@@ -157,6 +167,7 @@ static void setup(void)
 	sibling.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 	program.context.ops.poll_cq = sibling.context.ops.poll_cq = f_poll;
 	program.context.ops.post_send = f_post0;
+	sibling.context.ops.post_send = f_post_twin;
 	c = dp_ctx_get(&program.context);
 	ck_assert_ptr_nonnull(c);
 	ck_assert(c->grouped);
@@ -359,6 +370,86 @@ START_TEST(queued_ones_are_flushed_by_the_provider)
 }
 END_TEST
 
+/* An unsignalled WRITE of which half is to go to the sibling, when the signal before it is done. */
+static void split_later(uint64_t wr_id)
+{
+	const struct dp_part part[2] = { { .offset = 0, .len = 4096 }, { .offset = 4096, .len = 4096 } };
+	struct dp_op_desc d = { .flags = DP_OP_BULK | DP_OP_PLAIN, .remote = { 0, 8192 }, .part = part };
+	struct ibv_sge sge = { .addr = 4096, .length = 8192, .lkey = 1 };
+	struct ibv_send_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 }, *bad;
+	const uint32_t rkey[2] = { 0 }, lkey[2] = { 0 };
+	uint64_t pos;
+
+	dp_take(&q->lock);
+	pos = dp_order_add(&q->order, &d);
+	*dp_qp_slot(q, pos) = (struct dp_slot){ .wr_id = wr_id };
+	ck_assert(!dp_order_op(&q->order, pos)->whole && dp_order_may_post0(&q->order) && !dp_order_may_posts(&q->order));
+	dp_qp_slot(q, pos)->qwr = dp_qwr_new(q, &wr, part, rkey, lkey);
+	ck_assert_int_eq(f_post0(&qp0, &wr, &bad), 0);
+	dp_order_posted0(&q->order);
+	dp_drop(&q->lock);
+}
+
+/* A WRITE elsewhere that goes whole. */
+static void whole(uint64_t wr_id)
+{
+	struct dp_op_desc d = { .flags = DP_OP_BULK | DP_OP_PLAIN | DP_OP_SIGNALED, .remote = { 1 << 20, (1 << 20) + 8192 } };
+	struct ibv_send_wr wr = { .wr_id = wr_id }, *bad;
+
+	dp_take(&q->lock);
+	*dp_qp_slot(q, dp_order_add(&q->order, &d)) = (struct dp_slot){ .wr_id = wr_id };
+	ck_assert(dp_order_may_post0(&q->order));
+	ck_assert_int_eq(f_post0(&qp0, &wr, &bad), 0);
+	dp_order_posted0(&q->order);
+	dp_drop(&q->lock);
+}
+
+static void nothing_comes(void)
+{
+	struct timespec ms = { .tv_nsec = 1000000 };
+	struct ibv_wc wc;
+
+	for (int i = 0; i < 20; i++) {
+		ck_assert_int_eq(dp_poll_cq(cq->cq, 1, &wc), 0);
+		nanosleep(&ms, NULL);
+	}
+}
+
+/*
+ * Rail 0 fails at 3; 2, unsignalled, it has done: one port would have, so its part on the sibling is posted and waited for, and
+ * only then 3 has its error. 4, posted meanwhile, is flushed behind it.
+ */
+START_TEST(silent_ones_before_the_error_are_done)
+{
+	struct ibv_send_wr *bad, wr = { .wr_id = 4, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+
+	q->order.mode = DP_ORDER_STRICT;
+	passed(1, true);
+	split_later(2);
+	whole(3);
+	complete0(1);
+	/* 2 is not told of */
+	told = 2;
+	push(&cqes, posted[told++], IBV_WC_REM_ACCESS_ERR, QPN);
+	expect(IDS(1), STATUSES(GOOD), 1, 3000);
+	nothing_comes();
+	ck_assert_int_eq(atomic_load(&q->state), DP_QP_FAILING);
+	ck_assert_int_eq(nto_twin, 1);
+	ck_assert(!q->twins_err);
+	ck_assert_int_eq(dp_post_tracked(q, &wr, &bad, false), 0);
+	nothing_comes();
+	if (_i) {
+		/* it meets an error there: then that is the first */
+		sibling_done(1, IBV_WC_REM_OP_ERR);
+		expect(IDS(2, 3, 4), STATUSES(IBV_WC_REM_OP_ERR, FLUSH, FLUSH), 3, 3000);
+	} else {
+		sibling_done(1, GOOD);
+		expect(IDS(3, 4), STATUSES(IBV_WC_REM_ACCESS_ERR, FLUSH), 2, 3000);
+	}
+	ck_assert_int_eq(atomic_load(&q->state), DP_QP_NATIVE);
+}
+END_TEST
+
 START_TEST(no_room_is_tried_again)
 {
 	uint64_t begin = dp_now_ns(), waited;
@@ -468,6 +559,7 @@ int main(void)
 	tcase_add_test(tc, refused_with_good_ones_unread);
 	tcase_add_test(tc, queued_ones_stay_when_err_cannot_be_had);
 	tcase_add_test(tc, queued_ones_are_flushed_by_the_provider);
+	tcase_add_loop_test(tc, silent_ones_before_the_error_are_done, 0, 2);
 	tcase_add_test(tc, no_room_is_tried_again);
 	tcase_add_loop_test(tc, the_others_drain, 0, 2);
 	tcase_add_test(tc, breaks_while_it_drains);
