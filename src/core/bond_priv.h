@@ -47,6 +47,11 @@ struct dp_bond {
 		uint64_t since;
 		struct dp_timer timer;
 	} spare; /* bond_spare.c */
+	struct {
+		struct ibv_qp *twin; /* NULL: none */
+		enum ibv_event_type type;
+		struct dp_timer timer;
+	} broken; /* a twin that met an access error as responder; bond_util.c */
 	struct dp_bond *next; /* of all, control thread */
 };
 
@@ -102,5 +107,7 @@ int dp_set_nonblock(int fd);
 /* The GIDs of that port become addresses under which peers may look for this process's QPs. */
 void dp_advertise_port(const struct dp_verbs *real, struct ibv_context *ctx, uint8_t port);
 void dp_watch_siblings(struct dp_ctx *c);
+/* Forgets a twin that broke. */
+void dp_bond_broken_end(struct dp_bond *b);
 
 #endif

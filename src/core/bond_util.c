@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -79,24 +80,53 @@ void dp_advertise_port(const struct dp_verbs *real, struct ibv_context *ctx, uin
 		dp_peer_advertise(gids, n);
 }
 
-/* Perhaps it is gone by now, and the address is another's. */
-static void on_twin(const struct ibv_qp *twin, enum ibv_event_type type)
+/* What the peer has sent before, over its other ports, may still be on its way: one port would have taken it. */
+#define BROKEN_NS UINT64_C(200000000)
+
+/* With ctl held. Perhaps it is gone by now, and the address is another's. */
+static bool has_twin(const struct dp_bond *b, const struct ibv_qp *twin)
+{
+	for (uint32_t r = 1; r < b->q->ntwins && !b->ended && !b->q->going; r++)
+		if (b->q->rail[r].twin == twin)
+			return true;
+	return false;
+}
+
+static void on_broken(struct dp_timer *t)
+{
+	struct dp_bond *b = (struct dp_bond *)((char *)t - offsetof(struct dp_bond, broken.timer));
+	struct ibv_qp *twin = b->broken.twin;
+
+	b->broken.twin = NULL;
+	dp_take(&b->q->ctl);
+	if (has_twin(b, twin))
+		dp_tell_twin(b->q, twin, b->broken.type);
+	dp_drop(&b->q->ctl);
+}
+
+void dp_bond_broken_end(struct dp_bond *b)
+{
+	if (b->broken.twin)
+		dp_timer_disarm(&b->broken.timer);
+	b->broken.twin = NULL;
+}
+
+static void on_twin(struct ibv_qp *twin, enum ibv_event_type type)
 {
 	for (struct dp_bond *b = dp_bonds; b; b = b->next) {
-		struct dp_qp *q = b->q;
-		bool found = false;
+		bool found;
 
-		dp_take(&q->ctl);
-		for (uint32_t r = 1; r < q->ntwins && !b->ended && !q->going; r++) {
-			found = q->rail[r].twin == twin;
-			if (found) {
-				dp_tell_twin(q, q->rail[r].twin, type);
-				break;
-			}
+		dp_take(&b->q->ctl);
+		found = has_twin(b, twin);
+		dp_drop(&b->q->ctl);
+		if (!found)
+			continue;
+		if (!b->broken.twin) {
+			b->broken.twin = twin;
+			b->broken.type = type;
+			dp_timer_arm(&b->broken.timer, BROKEN_NS, on_broken);
 		}
-		dp_drop(&q->ctl);
-		if (found)
-			return;
+		return;
 	}
 }
 
@@ -106,7 +136,7 @@ static void on_async(void *arg)
 	struct ibv_async_event e;
 
 	while (!sib->real->get_async_event(sib->ctx, &e)) {
-		const struct ibv_qp *twin = NULL;
+		struct ibv_qp *twin = NULL;
 
 		if (e.event_type == IBV_EVENT_PORT_ERR || e.event_type == IBV_EVENT_DEVICE_FATAL)
 			dp_warn("%s: %s", sib->text,

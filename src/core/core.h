@@ -603,6 +603,7 @@ struct dp_qp {
 	uint64_t fail_pos, fail_next; /* that op, UINT64_MAX: unknown; the next from it on that must be told of */
 	bool fail_reported;
 	bool fail_told;		   /* an arm found something to be given; until that was all given */
+	bool fail_waits;	   /* BONDED: a sibling has failed fail_pos, and what stands before it is waited for */
 	uint64_t fail_before;	   /* rail 0 has done all ops before this one well; 0: that is not known */
 	bool fail_seen0;	   /* rail 0's first error was read: no good completion follows */
 	bool fail_refused;	   /* what began it: the provider took not what was queued */

@@ -89,6 +89,8 @@ static void begin(struct dp_qp *q, bool move, uint64_t first0)
 {
 	bool in_err;
 
+	q->fail_waits = false;
+	dp_order_bar(&q->order, UINT64_MAX);
 	/* release: as for every change of state */
 	atomic_store_explicit(&q->state, DP_QP_FAILING, memory_order_release);
 	dp_order_unbond(&q->order);
@@ -146,8 +148,19 @@ void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc)
 {
 	uint64_t pos = op_of(q, wc);
 
-	if (!q->going && atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING)
+	if (q->fail_waits && pos < q->fail_pos) {
+		/* this one is before what a sibling has failed */
+		q->fail_status = IBV_WC_SUCCESS;
+		q->fail_pos = q->fail_next = UINT64_MAX;
+		q->fail_waits = false;
+	}
+	if (q->fail_waits) {
+		/* the siblings may not have done all that rail 0 has */
+		if (pos != UINT64_MAX)
+			dp_order_done(&q->order, 0, q->fail_pos);
+	} else if (!q->going && atomic_load_explicit(&q->state, memory_order_relaxed) != DP_QP_FAILING) {
 		begin(q, true, pos == UINT64_MAX ? 0 : pos);
+	}
 	if (pos != UINT64_MAX) {
 		/* one of ours has told of it; of two with one wr_id it may be the other */
 		if (pos >= q->fail_pos && pos < q->fail_next && only_one(q, pos))
@@ -185,6 +198,46 @@ static bool unflushed(const struct dp_qp *q)
 	return false;
 }
 
+/*
+ * One port would have done what stands before the op that failed, and rail 0 in ERR could not: until then it goes on, but nothing
+ * of that op or behind it is posted any more.
+ */
+static void wait_for_earlier(struct dp_qp *q)
+{
+	dp_order_unbond(&q->order);
+	dp_order_bar(&q->order, q->fail_pos);
+	if (!q->fail_waits) {
+		q->fail_since = dp_now_ns();
+		q->fail_deadline = q->fail_since + patience_ns(q);
+	}
+	q->fail_waits = true;
+	dp_cq_ready(q->scq, q);
+	dp_qp_update_busy(q);
+}
+
+/* Will a completion of rail 0 tell that all before the failed op is done there? */
+static bool rail0_tells(const struct dp_qp *q)
+{
+	const struct dp_order *o = &q->order;
+
+	if (o->done[0] >= q->fail_pos)
+		return true;
+	for (uint64_t p = q->fail_pos - 1; p < o->post0; p++)
+		if (p >= o->match && (dp_order_op(o, p)->flags & DP_OP_SIGNALED))
+			return true;
+	return false;
+}
+
+void dp_fail_waited(struct dp_qp *q)
+{
+	uint64_t now = dp_now_ns();
+	bool done = dp_order_done_before(&q->order, q->fail_pos);
+
+	if (!done && now < q->fail_deadline && (rail0_tells(q) || now < q->fail_since + GRACE_NS))
+		return;
+	begin(q, true, done ? q->fail_pos : 0);
+}
+
 void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos)
 {
 	int state = atomic_load_explicit(&q->state, memory_order_relaxed);
@@ -203,13 +256,18 @@ void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos)
 				dp_order_flush_over(&q->order, r);
 		return;
 	}
-	if (q->fail_status == IBV_WC_SUCCESS) {
+	if (q->fail_waits && status == IBV_WC_WR_FLUSH_ERR)
+		return;
+	if (q->fail_status == IBV_WC_SUCCESS || (q->fail_waits && pos < q->fail_pos)) {
 		q->fail_status = status;
 		q->fail_pos = q->fail_next = pos;
 	}
 	if (state == DP_QP_FAILING)
 		return;
-	begin(q, true, 0);
+	if (pos == UINT64_MAX || dp_order_done_before(&q->order, q->fail_pos))
+		begin(q, true, 0);
+	else
+		wait_for_earlier(q);
 }
 
 void dp_fail_refused(struct dp_qp *q)
@@ -487,7 +545,7 @@ void dp_fail_end(struct dp_qp *q)
 	drop_all(&q->tail_wcs);
 	drop_all(&q->fakes);
 	q->fail_status = IBV_WC_SUCCESS;
-	q->fail_reported = q->fail_seen0 = q->fail_refused = q->fail_told = q->twins_err = false;
+	q->fail_reported = q->fail_seen0 = q->fail_refused = q->fail_told = q->fail_waits = q->twins_err = false;
 	q->fail_pos = q->fail_next = q->fake_pos = UINT64_MAX;
 	q->fail_errors0 = q->fail_before = 0;
 }

@@ -27,6 +27,7 @@ int dp_order_init(struct dp_order *o, uint32_t nrails, enum dp_ordering mode, ui
 	o->nrails = nrails;
 	o->mode = mode;
 	o->search = DP_ORDER_SEARCH;
+	o->barrier = UINT64_MAX;
 	return alloc_slots(o, slots);
 }
 
@@ -42,7 +43,7 @@ void dp_order_reset(struct dp_order *o)
 {
 	struct dp_order n = {
 		.nrails = o->nrails, .mode = o->mode, .search = o->search, .mask = o->mask, .op = o->op, .rail = o->rail,
-		.rail_size = o->rail_size,
+		.rail_size = o->rail_size, .barrier = UINT64_MAX,
 	};
 
 	*o = n;
@@ -102,6 +103,22 @@ void dp_order_unbond(struct dp_order *o)
 	dp_order_shut(o);
 }
 
+void dp_order_bar(struct dp_order *o, uint64_t pos)
+{
+	o->barrier = pos;
+	dp_order_shut(o);
+}
+
+bool dp_order_done_before(const struct dp_order *o, uint64_t pos)
+{
+	if (pos <= o->tail)
+		return true;
+	for (uint32_t r = 0; r < o->nrails; r++)
+		if (o->done[r] < dp_order_rail(o, pos - 1, r)->seq)
+			return false;
+	return true;
+}
+
 static void retire(struct dp_order *o);
 
 void dp_order_flush_again(struct dp_order *o, uint32_t rail)
@@ -127,7 +144,7 @@ bool dp_order_may_post0(const struct dp_order *o)
 	const struct dp_op_rail *or = dp_order_rail(o, o->post0, 0);
 	bool strong = dp_order_op(o, o->post0)->flags & DP_OP_STRONG;
 
-	if (o->post0 == o->next)
+	if (o->post0 == o->next || o->post0 >= o->barrier)
 		return false;
 	for (uint32_t r = 1; r < o->nrails; r++)
 		if (!dp_order_reached(o, r, or[r].wait0, strong))
@@ -175,7 +192,7 @@ bool dp_order_may_posts(struct dp_order *o)
 
 	while (o->posts < o->next && dp_order_op(o, o->posts)->whole)
 		o->posts++;
-	if (o->posts == o->next)
+	if (o->posts == o->next || o->posts >= o->barrier)
 		return false;
 	or = dp_order_rail(o, o->posts, 0);
 	for (uint32_t r = 0; r < o->nrails; r++)

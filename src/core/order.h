@@ -103,6 +103,7 @@ struct dp_order {
 	uint64_t given;	/* dp_order_given() while something is held */
 	uint64_t posts; /* next whose sibling parts are to be posted; not before tail */
 	uint64_t told;	/* dp_order_news() said of those before this that they may be given */
+	uint64_t barrier; /* from this op on nothing is posted any more; UINT64_MAX: there is none */
 	uint64_t mask;
 	uint64_t rail_size; /* of what one op has on all rails, bytes */
 	struct dp_op *op;
@@ -177,6 +178,10 @@ int dp_order_widen(struct dp_order *o, uint32_t nrails);
 void dp_order_bond(struct dp_order *o);
 /* From here on nothing new goes to siblings; what was planned still does. */
 void dp_order_unbond(struct dp_order *o);
+/* What is not posted of the op at pos and later ones is not to be; UINT64_MAX: after all. */
+void dp_order_bar(struct dp_order *o, uint64_t pos);
+/* Are all ops before pos complete on every rail? */
+bool dp_order_done_before(const struct dp_order *o, uint64_t pos);
 
 /*
  * Appends a WR; not when full. Decides what it waits for, and whether it goes whole on rail 0. The caller then

@@ -15,7 +15,7 @@
 /* With both locks: has q something to give, or to do? */
 static bool worth_a_look(struct dp_qp *q)
 {
-	return q->retry || atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING ||
+	return dp_qp_again(q) || atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING ||
 	       dp_order_deliverable(&q->order) != UINT64_MAX;
 }
 
@@ -42,6 +42,11 @@ void dp_cq_release(struct dp_qp *q)
 			dp_fail_go_on(q);
 		flush(q);
 		return;
+	}
+	if (q->fail_waits) {
+		dp_fail_waited(q);
+		if (!q->fail_waits)
+			return;
 	}
 again:
 	switch (dp_qp_release(q)) {
@@ -494,7 +499,7 @@ void dp_cq_progress(struct dp_cq *cq, bool take0)
 		read_ahead(cq);
 	for (q = cq->ready; q; q = q->ready_next) {
 		dp_take(&q->lock);
-		if (q->retry)
+		if (dp_qp_again(q))
 			dp_cq_release(q);
 		/* asking one that is failing moves it on */
 		if (dp_cq_armed(cq) || atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING)

@@ -309,6 +309,12 @@ static inline bool dp_rail_post(struct dp_rail *rail, struct ibv_send_wr *wr, ui
 	return true;
 }
 
+/* Has anybody to come back to q, although nothing of it can be given? BONDED, with lock held. */
+static inline bool dp_qp_again(const struct dp_qp *q)
+{
+	return q->retry || q->fail_waits;
+}
+
 /* ---- release.c: with lock held */
 
 /* A copy of wr for the queue; part/rkey/lkey as in struct dp_qwr, NULL if whole. NULL: no memory. */
@@ -350,6 +356,8 @@ void dp_fail_by_peer(struct dp_qp *q);
 bool dp_fail_next(struct dp_qp *q, struct ibv_wc *wc);
 /* FAILING: something completed. */
 void dp_fail_go_on(struct dp_qp *q);
+/* fail_waits: so it did, or time has passed. */
+void dp_fail_waited(struct dp_qp *q);
 /* Is there one? */
 bool dp_fail_ready(struct dp_qp *q);
 void dp_fail_end(struct dp_qp *q); /* frees what it kept */

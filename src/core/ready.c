@@ -159,7 +159,7 @@ int dp_cq_take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 		if (!q)
 			break;
 		dp_take(&q->lock);
-		if (q->retry)
+		if (dp_qp_again(q))
 			dp_cq_release(q);
 		if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING) {
 			if (dp_cq_armed(cq))
@@ -183,7 +183,7 @@ int dp_cq_take_ready(struct dp_cq *cq, int n, struct ibv_wc *wc)
 				more_of(cq, s);
 				dp_order_delivered(&q->order);
 			}
-			more |= q->retry;
+			more |= dp_qp_again(q);
 		}
 		dp_qp_update_busy(q);
 		dp_cq_unready(cq, q);

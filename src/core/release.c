@@ -250,7 +250,7 @@ void dp_qp_update_busy(struct dp_qp *q)
 {
 	bool busy = atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_FAILING ||
 		    (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_BONDED &&
-		     (dp_order_queued(&q->order) || dp_order_held(&q->order) != UINT64_MAX));
+		     (q->fail_waits || dp_order_queued(&q->order) || dp_order_held(&q->order) != UINT64_MAX));
 
 	if (busy != q->busy) {
 		q->busy = busy;

@@ -80,6 +80,24 @@ static void long_way(void)
 	arrived(0, BIG);
 }
 
+/* Good bulk that takes long on one port or another, then some of which only the second half fails. */
+static void half(enum ibv_wr_opcode op)
+{
+	int err;
+
+	if (!begin(op == IBV_WR_RDMA_READ ? "long bulk, then a READ half beyond the end" : "long bulk, then a WRITE half beyond the end"))
+		return;
+	post(1, BIG, 0, b.mr->rkey, IBV_SEND_SIGNALED);
+	err = mend_post(&a, &(struct mwr){ .op = op, .off = 2 * BIG, .len = 65536, .id = 2, .rkey = b.mr->rkey,
+					   .raddr = (uintptr_t)b.buf + b.len - 32768 - 1, .flags = IBV_SEND_SIGNALED });
+	CHECK(!err, "post 2: %s", strerror(err));
+	/* on one port neither goes */
+	post(3, BIG, 0, b.mr->rkey, 0);
+	post(4, 8, 0, b.mr->rkey, IBV_SEND_SIGNALED | IBV_SEND_INLINE);
+	told(1500);
+	arrived(0, BIG);
+}
+
 /* Unsignalled bulk fails beyond the end of the regions; a little later another is posted. */
 static void afterwards(unsigned int gap_ms)
 {
@@ -98,6 +116,8 @@ int main(int argc, char **argv)
 		return 2;
 	waiting();
 	long_way();
+	half(IBV_WR_RDMA_READ);
+	half(IBV_WR_RDMA_WRITE);
 	for (unsigned int gap = 0; gap < 40; gap += 10)
 		afterwards(gap);
 	mend_close(&a);

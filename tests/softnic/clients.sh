@@ -150,9 +150,11 @@ for flush in auto read; do
 	softnic_options=(--delay 1ms)
 	DUALPORT_FLUSH=$flush alike lastwords-$flush "$clients/lastwords" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300
 done
-# ... and slow siblings
-softnic_options=(--rate 400MB,40MB,400MB,40MB)
-alike lastwords-slow "$clients/lastwords" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300
+# ... and slow siblings, and a slow port of the program's own
+for rates in 400MB,40MB 40MB,400MB; do
+	softnic_options=(--rate $rates,$rates)
+	alike lastwords-$rates "$clients/lastwords" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300
+done
 softnic_options=()
 # slow ports, so that much is under way when its queue pair goes to ERR
 DUALPORT_BOND_WAIT=0 DUALPORT_DIAG_JSON=$out/responds.%p.json softnic --rate 200MB --dualport -- \

@@ -450,6 +450,45 @@ START_TEST(silent_ones_before_the_error_are_done)
 }
 END_TEST
 
+/*
+ * A sibling fails 2; 1 it has done, rail 0 not yet: that goes on, and nothing behind 2 is posted. 0: rail 0 does it. 1: it fails
+ * it. 2: it says nothing of it, unsignalled as it is, and is not waited for long.
+ */
+START_TEST(earlier_ones_are_waited_for)
+{
+	struct ibv_send_wr *bad, wr = { .wr_id = 3, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+
+	q->order.mode = DP_ORDER_SIGNAL;
+	split(1);
+	split(2);
+	if (_i == 2)
+		for (uint64_t p = 0; p < 2; p++)
+			dp_order_op(&q->order, p)->flags &= ~(unsigned)DP_OP_SIGNALED;
+	sibling_done(1, GOOD);
+	sibling_done(2, IBV_WC_REM_ACCESS_ERR);
+	if (_i == 2) {
+		told = 2;
+		expect(IDS(2), STATUSES(IBV_WC_REM_ACCESS_ERR), 1, 3000);
+		return;
+	}
+	nothing_comes();
+	ck_assert_int_eq(atomic_load(&q->state), DP_QP_BONDED);
+	ck_assert(!in_err);
+	ck_assert_int_eq(dp_post_tracked(q, &wr, &bad, false), 0);
+	nothing_comes();
+	ck_assert_int_eq(nposted, 2);
+	if (!_i) {
+		complete0(1);
+		expect(IDS(1, 2, 3), STATUSES(GOOD, IBV_WC_REM_ACCESS_ERR, FLUSH), 3, 3000);
+	} else {
+		push(&cqes, posted[told++], IBV_WC_RETRY_EXC_ERR, QPN);
+		expect(IDS(1, 2, 3), STATUSES(IBV_WC_RETRY_EXC_ERR, FLUSH, FLUSH), 3, 3000);
+	}
+	ck_assert(in_err && nposted == 3);
+	ck_assert_int_eq(atomic_load(&q->state), DP_QP_NATIVE);
+}
+END_TEST
+
 START_TEST(no_room_is_tried_again)
 {
 	uint64_t begin = dp_now_ns(), waited;
@@ -560,6 +599,7 @@ int main(void)
 	tcase_add_test(tc, queued_ones_stay_when_err_cannot_be_had);
 	tcase_add_test(tc, queued_ones_are_flushed_by_the_provider);
 	tcase_add_loop_test(tc, silent_ones_before_the_error_are_done, 0, 2);
+	tcase_add_loop_test(tc, earlier_ones_are_waited_for, 0, 3);
 	tcase_add_test(tc, no_room_is_tried_again);
 	tcase_add_loop_test(tc, the_others_drain, 0, 2);
 	tcase_add_test(tc, breaks_while_it_drains);
