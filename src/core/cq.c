@@ -146,6 +146,7 @@ int dp_destroy_cq(struct ibv_cq *cq)
 	}
 	dp_progress_forget(q);
 	dp_channel_detach(q);
+	dp_cqex_forget();
 	/* it may be refused, so whoever polls meanwhile must find the record */
 	ret = real->destroy_cq(cq);
 	if (ret) {

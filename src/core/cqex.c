@@ -64,7 +64,7 @@ static DP_TLS struct {
 	struct dp_cqex *x;
 } latest;
 
-static _Atomic unsigned int freed; /* how many were */
+static _Atomic unsigned int freed; /* how many went */
 
 static void *self(void)
 {
@@ -283,16 +283,15 @@ static int our_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 	return __builtin_expect(is_ours(x), 1) ? start(x, attr) : start_native(x, attr);
 }
 
-__attribute__((noinline)) static int other_next_poll(struct ibv_cq_ex *ex)
-{
-	struct dp_cqex *x = find(ex);
-
-	return is_open(x) ? take_one(x) : x->real.next_poll(ex);
-}
-
 static int our_next_poll(struct ibv_cq_ex *ex)
 {
-	return __builtin_expect(found(ex) && is_open(latest.x), 1) ? take_one(latest.x) : other_next_poll(ex);
+	struct dp_cqex *x = found(ex) ? latest.x : find(ex);
+
+	if (!is_open(x))
+		return x->real.next_poll(ex);
+	/* it may have been handed to this thread, which may poll otherwise meanwhile */
+	atomic_store_explicit(&x->owner, self(), memory_order_relaxed);
+	return take_one(x);
 }
 
 __attribute__((noinline)) static void other_end_poll(struct ibv_cq_ex *ex)
@@ -369,11 +368,16 @@ void dp_cqex_install(struct dp_cq *cq)
 #undef WRAP
 }
 
+void dp_cqex_forget(void)
+{
+	atomic_fetch_add_explicit(&freed, 1, memory_order_relaxed);
+}
+
 void dp_cqex_free(struct dp_cq *cq)
 {
 	if (!cq->ex)
 		return;
-	atomic_fetch_add_explicit(&freed, 1, memory_order_relaxed);
+	dp_cqex_forget();
 	dp_lock_fini(&cq->ex->polling);
 	free(cq->ex);
 	cq->ex = NULL;

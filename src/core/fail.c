@@ -149,8 +149,9 @@ void dp_fail_rail0(struct dp_qp *q, const struct ibv_wc *wc)
 	uint64_t pos = op_of(q, wc);
 
 	if (q->fail_waits && pos < q->fail_pos) {
-		/* this one is before what a sibling has failed */
+		/* this one is before what has failed */
 		q->fail_status = IBV_WC_SUCCESS;
+		q->fail_refused = false;
 		q->fail_pos = q->fail_next = UINT64_MAX;
 		q->fail_waits = false;
 	}
@@ -215,6 +216,15 @@ static void wait_for_earlier(struct dp_qp *q)
 	dp_qp_update_busy(q);
 }
 
+/* The op at pos has failed, or one of which nothing more is known (UINT64_MAX). */
+static void fail_at(struct dp_qp *q, uint64_t pos)
+{
+	if (pos == UINT64_MAX || dp_order_done_before(&q->order, pos))
+		begin(q, true, 0);
+	else
+		wait_for_earlier(q);
+}
+
 /* Will a completion of rail 0 tell that all before the failed op is done there? */
 static bool rail0_tells(const struct dp_qp *q)
 {
@@ -256,25 +266,28 @@ void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos)
 				dp_order_flush_over(&q->order, r);
 		return;
 	}
-	if (q->fail_waits && status == IBV_WC_WR_FLUSH_ERR)
-		return;
+	if (q->fail_waits ? pos >= q->fail_pos && (pos != UINT64_MAX || status == IBV_WC_WR_FLUSH_ERR) :
+			    q->fail_before && pos >= q->fail_before && pos != UINT64_MAX)
+		return; /* what failed before it is known */
 	if (q->fail_status == IBV_WC_SUCCESS || (q->fail_waits && pos < q->fail_pos)) {
 		q->fail_status = status;
 		q->fail_pos = q->fail_next = pos;
 	}
 	if (state == DP_QP_FAILING)
 		return;
-	if (pos == UINT64_MAX || dp_order_done_before(&q->order, q->fail_pos))
-		begin(q, true, 0);
-	else
-		wait_for_earlier(q);
+	fail_at(q, pos);
 }
 
 void dp_fail_refused(struct dp_qp *q)
 {
 	dp_warn("qp 0x%x: the provider refused a queued request; the qp goes to error", q->qp_num);
 	q->fail_refused = true;
-	begin(q, true, 0);
+	q->fail_status = IBV_WC_SUCCESS; /* a sibling's, if there is one, is of a later op */
+	q->fail_pos = q->fail_next = q->order.post0;
+	if (q->fail_waits)
+		begin(q, true, 0);
+	else
+		fail_at(q, q->fail_pos);
 }
 
 static void each_to_err(struct dp_qp *q)

@@ -227,12 +227,12 @@ void dp_order_flush_again(struct dp_order *o, uint32_t rail);
  * outstanding, also for a DP_OP_STRONG.
  */
 void dp_order_flush_over(struct dp_order *o, uint32_t rail);
+/* What is planned on `rail` is to be visible, although no op asks for it. */
+void dp_order_want(struct dp_order *o, uint32_t rail);
 /*
  * Should a flush be posted on this rail now? posted: the newest fragment that was posted there (rail 0: acknowledged); it
  * is what the flush covers. dp_order_flush_posted() says that it was, dp_order_flushed() that it completed.
  */
-/* What is planned on `rail` is to be visible, although no op asks for it. */
-void dp_order_want(struct dp_order *o, uint32_t rail);
 bool dp_order_flush_due(const struct dp_order *o, uint32_t rail, uint64_t posted);
 /* Would it be, if more were posted? */
 static inline bool dp_order_flush_wanted(const struct dp_order *o, uint32_t rail)

@@ -149,7 +149,7 @@ static void cut(struct dp_qp *q, const struct ibv_send_wr *wr, struct wr_class *
 		if (q->rail[r].peer_sib_idx >= rkeys->n)
 			goto whole;
 		why = DP_FB_FLUSH_REGIONS;
-		if (wr->opcode == IBV_WR_RDMA_WRITE && !dp_flush_room(q, r, wr->wr.rdma.rkey))
+		if (wr->opcode == IBV_WR_RDMA_WRITE && k->part[r].len && !dp_flush_room(q, r, wr->wr.rdma.rkey))
 			goto whole;
 		k->rkey[r] = rkeys->key[q->rail[r].peer_sib_idx];
 	}
@@ -618,9 +618,8 @@ int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr 
 		dp_qp_update_busy(q);
 		break;
 	case DP_QP_FAILING:
-		/* rail 0 flushes it, and its error is known by the record; not behind what rail 0 was never given */
-		ret = q->order.post0 == q->order.next && q->fake_pos == UINT64_MAX ? post_pending(q, wr, bad, session) :
-										     pass(q, wr, bad, session);
+		/* rail 0 flushes it, and its error is known by the record */
+		ret = dp_qp_records(q) ? post_pending(q, wr, bad, session) : pass(q, wr, bad, session);
 		break;
 	default:
 		ret = pass(q, wr, bad, session);

@@ -89,6 +89,7 @@ static void forget(struct dp_qp *q)
 {
 	dp_hmap_del(&dp_qps, (uintptr_t)q->qp);
 	dp_hmap_del_if(&q->c->qpns, q->qp_num, q);
+	dp_qpex_forget();
 }
 
 /* The same of its completions, for which it stays until it is gone: those who poll meanwhile must know whose they are. */
@@ -103,14 +104,14 @@ static void forget_sender(struct dp_qp *q)
 }
 
 /* A number is a new QP's: whoever had it before is gone, even if forget_sender() is only on its way. */
-static void number_taken(struct dp_cq *scq, uint32_t qp_num)
+static void number_taken(struct dp_cq *cq, uint32_t qp_num)
 {
-	if (!scq)
+	if (!cq)
 		return;
-	dp_take(&scq->lock);
-	if (dp_hmap_del(&scq->qpns, qp_num))
-		scq->last_qpn = UINT64_MAX;
-	dp_drop(&scq->lock);
+	dp_take(&cq->lock);
+	if (dp_hmap_del(&cq->qpns, qp_num))
+		cq->last_qpn = UINT64_MAX;
+	dp_drop(&cq->lock);
 }
 
 static void purge(struct dp_cq *cq, uint32_t qp_num)
@@ -132,6 +133,8 @@ static void adopt(struct dp_ctx *c, struct ibv_qp *qp, struct ibv_pd *pd, struct
 	struct dp_qp *q;
 
 	number_taken(scq ? dp_cq_find(scq) : NULL, qp->qp_num);
+	if (rcq && rcq != scq)
+		number_taken(dp_cq_find(rcq), qp->qp_num);
 	if (qp->qp_type != IBV_QPT_RC) {
 		dp_fallback(DP_FB_NOT_RC);
 		return;

@@ -243,6 +243,8 @@ int dp_qpex_play(struct dp_qp *q);
 bool dp_qpex_can(uint64_t send_ops);
 int dp_qpex_new(struct dp_qp *q); /* 0, or -errno: the QP stays native */
 void dp_qpex_free(struct dp_qp *q);
+/* A program's QP is going to be destroyed, or a record freed: no thread takes what gets its address for it. */
+void dp_qpex_forget(void);
 /*
  * From here on sessions are collected. In a thread of the program's, as all that changes its pointers; with ctl
  * held.
@@ -253,6 +255,11 @@ bool dp_qpex_before_modify(struct dp_qp *q);
 void dp_qpex_after_modify(struct dp_qp *q, bool locked);
 void dp_qpex_after_fork(struct dp_qp *q);
 
+/* FAILING: can what rail 0 takes be recorded? Not behind what it was never given. With lock held. */
+static inline bool dp_qp_records(const struct dp_qp *q)
+{
+	return q->order.post0 == q->order.next && q->fake_pos == UINT64_MAX;
+}
 /* What post_send does for a QP that is not native; session: wr is what ibv_wr_* collected. No lock held. */
 int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session);
 /* A twin took not what it should have taken: q fails. No lock of q held. */
@@ -444,6 +451,8 @@ void dp_cqex_leave(struct dp_cq *cq);
 void dp_cqex_install(struct dp_cq *cq);
 bool dp_cqex_single(const struct dp_cq *cq); /* made for one thread? False if it is not extended. */
 void dp_cqex_free(struct dp_cq *cq);
+/* A program's CQ is going to be destroyed: as dp_qpex_forget(). */
+void dp_cqex_forget(void);
 void dp_cqex_after_fork(struct dp_cq *cq);
 
 #endif

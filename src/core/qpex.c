@@ -14,14 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What this thread found last, which spares the look-ups, as long as none was freed since: another may have its address. */
+/* What this thread found last, which spares the look-ups, as long as none went since: another may have its address. */
 static DP_TLS struct {
 	const struct ibv_qp_ex *ex;
 	unsigned int freed;
 	struct dp_qpex *x;
 } latest;
 
-static _Atomic unsigned int freed; /* how many were */
+static _Atomic unsigned int freed; /* how many went */
 
 /* relaxed: the program has made a queue pair known to the thread by which it posts, and with it what went before */
 static inline bool found(const struct ibv_qp_ex *ex)
@@ -440,7 +440,7 @@ const struct dp_ex_slots dp_ex_ours = {
 #undef OUR
 };
 
-void dp_ex_forget(void)
+void dp_qpex_forget(void)
 {
 	atomic_fetch_add_explicit(&freed, 1, memory_order_relaxed);
 }

@@ -63,8 +63,6 @@ struct dp_qpex {
 /* ---- qpex.c */
 
 extern const struct dp_ex_slots dp_ex_ours;
-/* One is going to be freed: no thread takes what gets its address for it. */
-void dp_ex_forget(void);
 
 /* ---- qpex_provider.c */
 

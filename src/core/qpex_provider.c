@@ -131,7 +131,7 @@ void dp_qpex_free(struct dp_qp *q)
 
 	if (!x)
 		return;
-	dp_ex_forget();
+	dp_qpex_forget();
 	dp_lock_fini(&x->session);
 	free(x->wrs);
 	free(x->sges);

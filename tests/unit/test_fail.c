@@ -32,6 +32,7 @@ static uint64_t refuse;		      /* wr_id that rail 0 never takes */
 static int full;		      /* posts for which there is no room */
 static bool deaf_in_err;	      /* takes nothing in ERR */
 static bool in_err, cannot_err;
+static int twin2_errs;
 static int nto_twin; /* requests that the twin was given */
 
 static void push(struct fake_queue *f, uint64_t wr_id, enum ibv_wc_status status, uint32_t qpn)
@@ -121,8 +122,10 @@ static int f_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 		return 0;
 	}
 	ck_assert_int_eq(attr->qp_state, IBV_QPS_ERR);
-	if (qp == &twin)
+	if (qp == &twin || qp == &twin2) {
+		twin2_errs += qp == &twin2;
 		return 0;
+	}
 	if (cannot_err)
 		return EIO;
 	in_err = true;
@@ -489,6 +492,126 @@ START_TEST(earlier_ones_are_waited_for)
 }
 END_TEST
 
+/* Posted on all of three rails. */
+static void split3(uint64_t wr_id, bool signaled)
+{
+	const struct dp_part part[3] = { { 0, 4096 }, { 4096, 4096 }, { 8192, 4096 } };
+	struct dp_op_desc d = { .flags = DP_OP_BULK | DP_OP_PLAIN | (signaled ? DP_OP_SIGNALED : 0),
+				.remote = { wr_id << 20, (wr_id << 20) + 12288 }, .part = part };
+	struct ibv_send_wr wr = { .wr_id = wr_id }, *bad;
+	uint64_t pos;
+
+	dp_take(&q->lock);
+	pos = dp_order_add(&q->order, &d);
+	*dp_qp_slot(q, pos) = (struct dp_slot){ .wr_id = wr_id };
+	ck_assert(dp_order_may_post0(&q->order) && dp_order_may_posts(&q->order));
+	ck_assert_int_eq(f_post0(&qp0, &wr, &bad), 0);
+	dp_order_posted0(&q->order);
+	dp_order_posteds(&q->order);
+	for (int r = 1; r < 3; r++) {
+		q->rail[r].posted = dp_order_rail(&q->order, pos, r)->seq;
+		q->rail[r].signaled++;
+		icq.pending++;
+	}
+	dp_drop(&q->lock);
+}
+
+static void third_rail(void)
+{
+	dp_hmap_fini(&c->sib[0].twins);
+	dp_hmap_init(&c->sib[0].twins);
+	q->rail = realloc(q->rail, 3 * sizeof(*q->rail));
+	twin2 = (struct ibv_qp){ .context = &sibling.context, .qp_num = TWIN_QPN + 1 };
+	q->rail[2] = (struct dp_rail){ .q = q, .idx = 2, .sib = &c->sib[0], .twin = &twin2, .icq = &icq,
+				       .probe = DP_PROBE_OK, .flow = q->rail[1].flow };
+	q->rail[2].chain.sge = calloc(DP_BATCH * 2, sizeof(struct ibv_sge));
+	q->nrails = q->ntwins = 3;
+	ck_assert_int_eq(dp_hmap_put(&c->sib[0].twins, TWIN_QPN, &q->rail[1]), 0);
+	ck_assert_int_eq(dp_hmap_put(&c->sib[0].twins, TWIN_QPN + 1, &q->rail[2]), 0);
+	ck_assert_int_eq(dp_order_widen(&q->order, 3), 0);
+}
+
+/*
+ * Rail 0 and sibling 1 fail 2, which one says first; sibling 2 has its part of 1 under way, unsignalled (0, 1) or signalled: it
+ * finishes that.
+ */
+START_TEST(a_third_rail_finishes)
+{
+	bool signaled = _i >= 2, rail0_first = _i % 2;
+
+	q->order.mode = DP_ORDER_SIGNAL;
+	third_rail();
+	split3(1, signaled);
+	split3(2, true);
+	told = 1;
+	if (signaled)
+		push(&cqes, 1, GOOD, QPN);
+	push(&icqes, 1, GOOD, TWIN_QPN);
+	for (int i = 0; i < 2; i++) {
+		if (rail0_first == (i == 0)) {
+			push(&cqes, 2, IBV_WC_REM_ACCESS_ERR, QPN);
+			told = 2;
+		} else {
+			push(&icqes, 2, IBV_WC_REM_ACCESS_ERR, TWIN_QPN);
+		}
+		nothing_comes();
+	}
+	ck_assert_int_eq(twin2_errs, 0);
+	push(&icqes, 1, GOOD, TWIN_QPN + 1);
+	push(&icqes, 2, FLUSH, TWIN_QPN + 1);
+	if (signaled)
+		expect(IDS(1, 2), STATUSES(GOOD, IBV_WC_REM_ACCESS_ERR), 2, 3000);
+	else
+		expect(IDS(2), STATUSES(IBV_WC_REM_ACCESS_ERR), 1, 3000);
+	ck_assert_int_ge(twin2_errs, 1);
+}
+END_TEST
+
+/* Unsignalled bulk that goes at once, half to the sibling; or, signalled and whole, has to wait for some there. */
+static void bulk_at(uint64_t wr_id, uint64_t at, bool waits)
+{
+	const struct dp_part part[2] = { { .offset = 0, .len = 4096 }, { .offset = 4096, .len = 4096 } };
+	struct dp_op_desc d = { .flags = DP_OP_BULK | DP_OP_PLAIN | (waits ? DP_OP_SIGNALED : 0), .remote = { at, at + 8192 },
+				.part = waits ? NULL : part };
+	struct ibv_send_wr wr = { .wr_id = wr_id, .opcode = IBV_WR_RDMA_WRITE }, *bad;
+	uint64_t pos;
+
+	dp_take(&q->lock);
+	pos = dp_order_add(&q->order, &d);
+	*dp_qp_slot(q, pos) = (struct dp_slot){ .wr_id = wr_id };
+	ck_assert(dp_order_may_post0(&q->order) == !waits);
+	if (waits) {
+		dp_qp_slot(q, pos)->qwr = dp_qwr_new(q, &wr, NULL, NULL, NULL);
+		dp_qp_slot(q, pos)->qwr->since = dp_now_ns();
+	} else {
+		ck_assert_int_eq(f_post0(&qp0, &wr, &bad), 0);
+		dp_order_posted0(&q->order);
+		dp_order_posteds(&q->order);
+		q->rail[1].posted = dp_order_rail(&q->order, pos, 1)->seq;
+		q->rail[1].signaled++;
+		icq.pending++;
+	}
+	dp_drop(&q->lock);
+}
+
+/* What is refused when it is released stands behind data that a sibling has under way: it finishes them. */
+START_TEST(refused_behind_others)
+{
+	q->order.mode = DP_ORDER_SIGNAL;
+	bulk_at(1, 0, false);
+	bulk_at(2, 1 << 20, false);
+	bulk_at(3, 0, true);
+	refuse = 3;
+	told = 2; /* both are done there, which nobody is told */
+	sibling_done(1, GOOD);
+	nothing_comes();
+	ck_assert(q->fail_waits && !in_err && !q->twins_err);
+	sibling_done(2, GOOD);
+	expect(IDS(3), STATUSES(QP_ERR), 1, 3000);
+	ck_assert_int_eq(nposted, 2);
+}
+END_TEST
+
 START_TEST(no_room_is_tried_again)
 {
 	uint64_t begin = dp_now_ns(), waited;
@@ -600,6 +723,8 @@ int main(void)
 	tcase_add_test(tc, queued_ones_are_flushed_by_the_provider);
 	tcase_add_loop_test(tc, silent_ones_before_the_error_are_done, 0, 2);
 	tcase_add_loop_test(tc, earlier_ones_are_waited_for, 0, 3);
+	tcase_add_loop_test(tc, a_third_rail_finishes, 0, 4);
+	tcase_add_test(tc, refused_behind_others);
 	tcase_add_test(tc, no_room_is_tried_again);
 	tcase_add_loop_test(tc, the_others_drain, 0, 2);
 	tcase_add_test(tc, breaks_while_it_drains);

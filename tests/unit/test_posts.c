@@ -101,7 +101,7 @@ START_TEST(no_room_when_posting)
 }
 END_TEST
 
-/* The same, refused for good: the queue pair fails, and the program is told of what waited. */
+/* The same, refused for good: when 1 is done the queue pair fails, and the program is told of what waited. */
 START_TEST(refused_when_posting)
 {
 	const struct dp_stash *told;
@@ -109,14 +109,15 @@ START_TEST(refused_when_posting)
 
 	to_err = 0;
 	refuse_when_posting(EINVAL);
-	ck_assert_int_eq(atomic_load(&q[0]->state), DP_QP_FAILING);
-	ck_assert(!q[0]->retry && q[0]->on_ready);
-	told = q[0]->fakes;
+	ck_assert_int_eq(atomic_load(&q[0]->state), DP_QP_BONDED);
+	ck_assert(!q[0]->retry && q[0]->on_ready && !to_err);
 	cqe = (struct ibv_wc){ .wr_id = 1, .qp_num = qp[0].qp_num };
 	have_cqe = true;
 	ck_assert_int_eq(dp_poll_cq(cq->cq, 1, &wc), 1);
 	ck_assert(wc.wr_id == 1 && wc.status == IBV_WC_SUCCESS);
+	ck_assert_int_eq(atomic_load(&q[0]->state), DP_QP_FAILING);
 	ck_assert_uint_eq(to_err, 1);
+	told = q[0]->fakes;
 	/* what is given when the twins are in ERR, too: tests/unit/test_fail.c */
 	ck_assert(told && told->next && !told->next->next);
 	ck_assert(told->wc.wr_id == 2 && told->wc.status == IBV_WC_WR_FLUSH_ERR);
