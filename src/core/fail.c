@@ -12,6 +12,8 @@
 #define FLUSH_LIMIT_NS UINT64_C(2000000000)
 #define WAIT_LIMIT_NS UINT64_C(60000000000)
 #define GRACE_NS UINT64_C(50000000) /* for rail 0's flushes, once it is in ERR */
+#define SEEN_NS UINT64_C(10000000) /* what is acknowledged is in memory */
+#define SILENT_NS UINT64_C(400000000) /* for what rail 0 does without telling */
 
 /*
  * How long a healthy twin may take to complete what it has, or to give up by itself: the QP's own timeout and
@@ -216,10 +218,23 @@ static void wait_for_earlier(struct dp_qp *q)
 	dp_qp_update_busy(q);
 }
 
+/* Is all done that stands before the failed op? It may be given then. */
+static bool done_before(const struct dp_qp *q)
+{
+	uint32_t acked = 1; /* as in begin() */
+
+	if (dp_order_done_before(&q->order, q->fail_pos, acked))
+		return true;
+	/* of what a broken twin wrote nothing will tell when it is seen: it was acknowledged, and is by then */
+	for (uint32_t r = 1; r < q->nrails; r++)
+		acked |= (uint32_t)q->rail[r].dead << r;
+	return dp_now_ns() > q->fail_since + SEEN_NS && dp_order_done_before(&q->order, q->fail_pos, acked);
+}
+
 /* The op at pos has failed, or one of which nothing more is known (UINT64_MAX). */
 static void fail_at(struct dp_qp *q, uint64_t pos)
 {
-	if (pos == UINT64_MAX || dp_order_done_before(&q->order, pos))
+	if (pos == UINT64_MAX || dp_order_done_before(&q->order, pos, 1))
 		begin(q, true, 0);
 	else
 		wait_for_earlier(q);
@@ -241,11 +256,14 @@ static bool rail0_tells(const struct dp_qp *q)
 void dp_fail_waited(struct dp_qp *q)
 {
 	uint64_t now = dp_now_ns();
-	bool done = dp_order_done_before(&q->order, q->fail_pos);
+	bool done = done_before(q);
 
-	if (!done && now < q->fail_deadline && (rail0_tells(q) || now < q->fail_since + GRACE_NS))
+	if (!done && now < q->fail_deadline && (rail0_tells(q) || now < q->fail_since + SILENT_NS))
 		return;
 	begin(q, true, done ? q->fail_pos : 0);
+	for (uint32_t r = 1; done && r < q->nrails; r++)
+		if (q->rail[r].dead)
+			dp_order_flush_over(&q->order, r);
 }
 
 void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos)

@@ -109,13 +109,16 @@ void dp_order_bar(struct dp_order *o, uint64_t pos)
 	dp_order_shut(o);
 }
 
-bool dp_order_done_before(const struct dp_order *o, uint64_t pos)
+bool dp_order_done_before(const struct dp_order *o, uint64_t pos, uint32_t acked)
 {
 	if (pos <= o->tail)
 		return true;
-	for (uint32_t r = 0; r < o->nrails; r++)
-		if (o->done[r] < dp_order_rail(o, pos - 1, r)->seq)
+	for (uint32_t r = 0; r < o->nrails; r++) {
+		uint64_t seq = dp_order_rail(o, pos - 1, r)->seq;
+
+		if (acked >> r & 1 ? o->done[r] < seq : !dp_order_reached(o, r, seq, false))
 			return false;
+	}
 	return true;
 }
 

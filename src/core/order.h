@@ -180,8 +180,8 @@ void dp_order_bond(struct dp_order *o);
 void dp_order_unbond(struct dp_order *o);
 /* What is not posted of the op at pos and later ones is not to be; UINT64_MAX: after all. */
 void dp_order_bar(struct dp_order *o, uint64_t pos);
-/* Are all ops before pos complete on every rail? */
-bool dp_order_done_before(const struct dp_order *o, uint64_t pos);
+/* Are all ops before pos complete on every rail? On those in `acked` an acknowledgement is enough. */
+bool dp_order_done_before(const struct dp_order *o, uint64_t pos, uint32_t acked);
 
 /*
  * Appends a WR; not when full. Decides what it waits for, and whether it goes whole on rail 0. The caller then

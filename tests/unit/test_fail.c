@@ -597,6 +597,8 @@ static void bulk_at(uint64_t wr_id, uint64_t at, bool waits)
 /* What is refused when it is released stands behind data that a sibling has under way: it finishes them. */
 START_TEST(refused_behind_others)
 {
+	struct ibv_wc wc;
+
 	q->order.mode = DP_ORDER_SIGNAL;
 	bulk_at(1, 0, false);
 	bulk_at(2, 1 << 20, false);
@@ -604,6 +606,11 @@ START_TEST(refused_behind_others)
 	refuse = 3;
 	told = 2; /* both are done there, which nobody is told */
 	sibling_done(1, GOOD);
+	ck_assert_int_eq(dp_poll_cq(cq->cq, 1, &wc), 0);
+	dp_take(&q->lock);
+	ck_assert(q->fail_waits);
+	q->fail_since += UINT64_C(60000000000); /* however slow this machine is */
+	dp_drop(&q->lock);
 	nothing_comes();
 	ck_assert(q->fail_waits && !in_err && !q->twins_err);
 	sibling_done(2, GOOD);
