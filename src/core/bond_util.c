@@ -81,7 +81,7 @@ void dp_advertise_port(const struct dp_verbs *real, struct ibv_context *ctx, uin
 }
 
 /* What the peer has sent before, over its other ports, may still be on its way: one port would have taken it. */
-#define BROKEN_NS UINT64_C(500000000)
+#define BROKEN_NS UINT64_C(100000000)
 
 /* With ctl held. Perhaps it is gone by now, and the address is another's. */
 static bool has_twin(const struct dp_bond *b, const struct ibv_qp *twin)

@@ -444,6 +444,21 @@ static enum stage silent(struct dp_qp *q, bool held)
 	return OVER;
 }
 
+/*
+ * The twins are over: the first op that rail 0 has done, and they have not, is where one port would have ended. From there on
+ * silent() tells of each.
+ */
+static void find_end(struct dp_qp *q)
+{
+	const struct dp_order *o = &q->order;
+	uint64_t known = q->fail_seen0 && q->fail_pos0 > o->match ? q->fail_pos0 : o->match;
+
+	for (uint64_t p = o->tail; q->fail_next == UINT64_MAX && p < known; p++)
+		for (uint32_t r = 1; r < q->nrails && !dp_order_op(o, p)->whole; r++)
+			if (o->done[r] < dp_order_rail(o, p, r)->seq)
+				q->fail_pos = q->fail_next = p;
+}
+
 static enum stage stage(struct dp_qp *q)
 {
 	bool held = dp_order_held(&q->order) != UINT64_MAX;
@@ -461,6 +476,7 @@ static enum stage stage(struct dp_qp *q)
 	twins_to_err(q);
 	if (!twins_quiet(q))
 		return WAIT;
+	find_end(q);
 	st = silent(q, held);
 	if (st != OVER)
 		return st;

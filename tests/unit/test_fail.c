@@ -619,6 +619,28 @@ START_TEST(refused_behind_others)
 }
 END_TEST
 
+/* The program's ERR: of what rail 0 has done and the sibling has not, each is told of, the unsignalled between them, too. */
+START_TEST(err_leaves_no_gap)
+{
+	q->order.mode = DP_ORDER_SIGNAL;
+	for (uint64_t i = 1; i <= 3; i++)
+		split(i);
+	dp_order_op(&q->order, 1)->flags &= ~(unsigned)DP_OP_SIGNALED;
+	push(&cqes, 1, GOOD, QPN);
+	push(&cqes, 3, GOOD, QPN);
+	told = 3;
+	nothing_comes();
+	dp_take(&cq->lock);
+	dp_take(&q->lock);
+	dp_fail_by_program(q);
+	dp_drop(&q->lock);
+	dp_drop(&cq->lock);
+	for (uint64_t i = 1; i <= 3; i++)
+		sibling_done(i, FLUSH);
+	expect(IDS(1, 2, 3), STATUSES(FLUSH, FLUSH, FLUSH), 3, 3000);
+}
+END_TEST
+
 START_TEST(no_room_is_tried_again)
 {
 	uint64_t begin = dp_now_ns(), waited;
@@ -732,6 +754,7 @@ int main(void)
 	tcase_add_loop_test(tc, earlier_ones_are_waited_for, 0, 3);
 	tcase_add_loop_test(tc, a_third_rail_finishes, 0, 4);
 	tcase_add_test(tc, refused_behind_others);
+	tcase_add_test(tc, err_leaves_no_gap);
 	tcase_add_test(tc, no_room_is_tried_again);
 	tcase_add_loop_test(tc, the_others_drain, 0, 2);
 	tcase_add_test(tc, breaks_while_it_drains);
