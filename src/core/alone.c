@@ -14,8 +14,6 @@ _Static_assert(IBV_WR_RDMA_WRITE == 0 && IBV_WR_RDMA_WRITE_WITH_IMM == 1 && IBV_
 /* Of one SGE or none, len bytes: is it a signal of a kind that needs no closer look? */
 static inline bool may_go_alone(const struct dp_qp *q, const struct ibv_send_wr *wr, uint32_t len)
 {
-	if (wr->send_flags & IBV_SEND_FENCE)
-		return false;
 	if (wr->opcode == IBV_WR_RDMA_WRITE)
 		return len < q->spread_min || (wr->send_flags & IBV_SEND_INLINE);
 	return wr->opcode <= IBV_WR_SEND_WITH_IMM;
@@ -29,7 +27,7 @@ static inline __attribute__((always_inline)) void went(struct dp_qp *q, const st
 							uint64_t at, uint64_t hi, uint32_t len)
 {
 	dp_slot_name(dp_qp_slot(q, q->order.next), wr->wr_id, len, wr->opcode);
-	dp_order_add_lone(&q->order, flags | dp_qp_signaled(q, wr->send_flags), at, hi);
+	dp_order_add_lone(&q->order, flags | dp_qp_op_flags(q, wr->send_flags), at, hi);
 	dp_flow_count(q->flow0, len, 1, 0);
 	dp_count(&dp_counters.signals, 1);
 	if (__builtin_expect(len >= DP_METER_LITTLE, 0))
@@ -41,7 +39,7 @@ static inline __attribute__((always_inline)) void went(struct dp_qp *q, const st
 static bool look_and_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, uint32_t len, int *ret)
 {
 	unsigned flags = 0;
-	uint64_t at = 0, hi = 0;
+	uint64_t at = 0, hi = 0, timed;
 	bool apart; /* what siblings have is done, and rail 0 keeps its own order */
 
 	if ((unsigned)wr->num_sge > q->cap.max_send_sge)
@@ -55,6 +53,10 @@ static bool look_and_post(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_se
 	/* acknowledged is enough, but for DP_OP_STRONG and where flushes are needed: then visible */
 	if (!dp_order_alone(&q->order, flags & DP_OP_STRONG))
 		return false;
+	/* the next that is timed comes here again */
+	timed = (q->order.next / TRIP_EVERY + 1) * TRIP_EVERY;
+	if (q->order.open > timed)
+		q->order.open = timed;
 	if (dp_trip_timed(q, q->order.next))
 		dp_qp_slot(q, q->order.next)->posted_ns = dp_now_ns();
 	*ret = q->post_send(q->qp, wr, bad);
@@ -95,7 +97,7 @@ static inline __attribute__((always_inline)) int post_lone(struct dp_qp *q, stru
 	if (__builtin_expect(!dp_try(&q->lock), 0))
 		return post_closer(q, wr, bad, len, session, false);
 	/* not after any change of state either */
-	if (__builtin_expect(!dp_order_open(&q->order) || !(q->order.next % TRIP_EVERY), 0))
+	if (__builtin_expect(!dp_order_open(&q->order), 0))
 		return post_closer(q, wr, bad, len, session, true);
 	if (__builtin_expect(wr->opcode <= IBV_WR_RDMA_WRITE_WITH_IMM, 1)) {
 		/* one without bytes has no key that means something */

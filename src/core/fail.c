@@ -453,7 +453,7 @@ static void find_end(struct dp_qp *q)
 	const struct dp_order *o = &q->order;
 	uint64_t known = q->fail_seen0 && q->fail_pos0 > o->match ? q->fail_pos0 : o->match;
 
-	for (uint64_t p = o->tail; q->fail_next == UINT64_MAX && p < known; p++)
+	for (uint64_t p = o->tail; !q->fail_reported && p < known && p < q->fail_next; p++)
 		for (uint32_t r = 1; r < q->nrails && !dp_order_op(o, p)->whole; r++)
 			if (o->done[r] < dp_order_rail(o, p, r)->seq)
 				q->fail_pos = q->fail_next = p;

@@ -26,7 +26,7 @@
 #include "plan.h"
 
 enum dp_op_flags {
-	DP_OP_FENCE = 1 << 0,	 /* IBV_SEND_FENCE */
+	DP_OP_FENCE = 1 << 0,	 /* IBV_SEND_FENCE, its number too */
 	DP_OP_SIGNALED = 1 << 1, /* rail 0 will give a completion; the number of IBV_SEND_SIGNALED */
 	DP_OP_BULK = 1 << 2,	 /* may have parts on siblings; else it is a signal */
 	DP_OP_READ = 1 << 3,	 /* reads the remote range, writes the local one */

@@ -264,8 +264,12 @@ static uint64_t add_signal(struct dp_order *o, const struct dp_op_desc *d)
 	return pos;
 }
 
-void dp_order_seqs(const struct dp_order *o, struct dp_op_rail *or)
+void dp_order_lone_rest(struct dp_order *o, struct dp_op_rail *or, unsigned flags)
 {
+	if (flags & DP_OP_SIGNALED)
+		o->last_signaled = o->next;
+	if (flags & DP_OP_FENCE)
+		fence(o, or);
 	for (uint32_t r = 2; r < o->nrails; r++)
 		or[r].seq = o->planned[r];
 }

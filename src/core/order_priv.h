@@ -59,8 +59,8 @@ static inline bool writes(unsigned flags, uint32_t r, struct dp_range remote)
 	return !empty(remote) || (r == 0 && !(flags & (DP_OP_BULK | DP_OP_PLAIN)));
 }
 
-/* order_add.c: the numbers of an op without parts on siblings, from the second of these on. */
-void dp_order_seqs(const struct dp_order *o, struct dp_op_rail *or);
+/* order_add.c: what dp_order_add_lone() seldom does; o->next is past the op. */
+void dp_order_lone_rest(struct dp_order *o, struct dp_op_rail *or, unsigned flags);
 
 static inline void arrive(struct dp_order *o, uint32_t rail, uint64_t bytes)
 {

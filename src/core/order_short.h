@@ -7,7 +7,7 @@
 
 /*
  * dp_order_add() and dp_order_posted0(), for a signal that rail 0's provider took already, that writes no local range, where
- * dp_order_alone() said yes, without FENCE. Not for dp_order_undo(), nor dp_order_unposted0(): its record says only where it is, its
+ * dp_order_alone() said yes. Not for dp_order_undo(), nor dp_order_unposted0(): its record says only where it is, its
  * numbers, and whether it is signalled. flags need not have DP_OP_PLAIN if it has bytes.
  */
 static inline __attribute__((always_inline)) uint64_t dp_order_add_lone(struct dp_order *o, unsigned flags, uint64_t lo,
@@ -35,11 +35,13 @@ static inline __attribute__((always_inline)) uint64_t dp_order_add_lone(struct d
 	} else if (writes(flags, 0, (struct dp_range){ lo, hi })) {
 		o->last_write[0] = pos + 1;
 	}
-	if (__builtin_expect(flags & DP_OP_SIGNALED, 1))
+	if (__builtin_expect(flags == DP_OP_SIGNALED, 1)) {
 		o->last_signaled = pos + 1;
-	/* at the end, so that the common case keeps nothing for it */
-	if (__builtin_expect(o->nrails > 2, 0))
-		dp_order_seqs(o, or);
+		if (__builtin_expect(o->nrails <= 2, 1))
+			return pos;
+	}
+	/* one call, so that the common case keeps nothing for it */
+	dp_order_lone_rest(o, or, flags);
 	return pos;
 }
 

@@ -56,6 +56,12 @@ static inline unsigned dp_qp_signaled(const struct dp_qp *q, unsigned int send_f
 	_Static_assert((unsigned)IBV_SEND_SIGNALED == (unsigned)DP_OP_SIGNALED, "one bit for both");
 	return (send_flags & IBV_SEND_SIGNALED) | q->sig_all;
 }
+/* The same, and whether it is fenced. */
+static inline unsigned dp_qp_op_flags(const struct dp_qp *q, unsigned int send_flags)
+{
+	_Static_assert((unsigned)IBV_SEND_FENCE == (unsigned)DP_OP_FENCE, "one bit for both");
+	return dp_qp_signaled(q, send_flags) | (send_flags & IBV_SEND_FENCE);
+}
 /*
  * PENDING: records a request that passed natively. False: there is no room, so q cannot bond any more, and completions
  * pass as they come. With lock held. post.c.

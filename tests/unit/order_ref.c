@@ -416,7 +416,7 @@ static bool is_pair(const struct dp_op_desc *d, uint32_t nrails)
 /* Enters d the short way, if it is of a kind for that; UINT64_MAX if not, and nothing was done. */
 static uint64_t add_short(struct dp_order *o, const struct dp_op_desc *d)
 {
-	const unsigned other = DP_OP_EVERY | DP_OP_ALL | DP_OP_ATOMIC | DP_OP_FENCE;
+	const unsigned other = DP_OP_EVERY | DP_OP_ALL | DP_OP_ATOMIC;
 	bool siblings = false;
 
 	if (!o->bonded || o->post0 != o->next || (d->flags & other))
@@ -424,7 +424,7 @@ static uint64_t add_short(struct dp_order *o, const struct dp_op_desc *d)
 	if (d->flags & DP_OP_BULK) {
 		for (uint32_t r = 1; d->part && r < o->nrails; r++)
 			siblings |= d->part[r].len != 0;
-		if (!siblings || o->flush || o->posts != o->next || !cut_alike(d, o->nrails))
+		if (!siblings || o->flush || o->posts != o->next || (d->flags & DP_OP_FENCE) || !cut_alike(d, o->nrails))
 			return UINT64_MAX;
 		if (is_pair(d, o->nrails))
 			demand(dp_order_is_free(o, d->flags, d->remote.lo, d->local.lo, d->part, true) ==

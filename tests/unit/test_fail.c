@@ -619,13 +619,17 @@ START_TEST(refused_behind_others)
 }
 END_TEST
 
-/* The program's ERR: of what rail 0 has done and the sibling has not, each is told of, the unsignalled between them, too. */
+/*
+ * The program's ERR: of what rail 0 has done and siblings have not, each is told of, the unsignalled between them, too; whichever
+ * sibling says first how far it came.
+ */
 START_TEST(err_leaves_no_gap)
 {
 	q->order.mode = DP_ORDER_SIGNAL;
-	for (uint64_t i = 1; i <= 3; i++)
-		split(i);
-	dp_order_op(&q->order, 1)->flags &= ~(unsigned)DP_OP_SIGNALED;
+	third_rail();
+	split3(1, true);
+	split3(2, false);
+	split3(3, true);
 	push(&cqes, 1, GOOD, QPN);
 	push(&cqes, 3, GOOD, QPN);
 	told = 3;
@@ -636,7 +640,9 @@ START_TEST(err_leaves_no_gap)
 	dp_drop(&q->lock);
 	dp_drop(&cq->lock);
 	for (uint64_t i = 1; i <= 3; i++)
-		sibling_done(i, FLUSH);
+		push(&icqes, i, i < 3 ? GOOD : FLUSH, TWIN_QPN);
+	for (uint64_t i = 1; i <= 3; i++)
+		push(&icqes, i, FLUSH, TWIN_QPN + 1);
 	expect(IDS(1, 2, 3), STATUSES(FLUSH, FLUSH, FLUSH), 3, 3000);
 }
 END_TEST
