@@ -13,6 +13,7 @@
 #include "mini.h"
 
 #define BIG (256u << 10)
+#define DM (96u << 10)
 static struct mend_want want = { .len = 4 * BIG, .depth = 64, .sge = 2, .inl = 64, .recvs = 16 };
 static struct mini m = { .name = "surface", .timeout_s = 100 };
 static struct mend a, b;
@@ -435,20 +436,76 @@ static void domains(void)
 
 /* ---- what a device may not have ---- */
 
+/* Written from afar, in pieces and with a flag behind them, and read by the host. */
+static void device_memory(void)
+{
+	struct ibv_alloc_dm_attr da = { .length = DM };
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED;
+	static uint8_t got[DM / 2 + 8];
+	struct ibv_dm *dm;
+	struct ibv_mr *mr;
+
+	errno = 0;
+	dm = ibv_alloc_dm(b.dev.ctx, &da);
+	refused("device memory", dm);
+	if (!dm)
+		return;
+	mr = ibv_reg_dm_mr(b.dev.pd, dm, 0, DM, access);
+	CHECK(mr, "reg_dm_mr: %s", strerror(errno));
+	for (uint64_t i = 0; mr && i < 8; i++) {
+		struct mwr w = { .op = IBV_WR_RDMA_WRITE, .len = DM / 2, .raddr = 64, .rkey = mr->rkey, .id = i };
+
+		pattern_fill(a.buf, 70 + i, 0, DM / 2 + 8);
+		/* what went before to the host's memory is there, too */
+		write_to(&a, &b, 50, IBV_WR_RDMA_WRITE, BIG, b.mr->rkey, 0);
+		CHECK(!mend_post(&a, &w), "post");
+		w.raddr += DM / 2;
+		w.len = 8;
+		w.flags = IBV_SEND_SIGNALED;
+		CHECK(!mend_post(&a, &w), "post");
+		mend_expect(&a, i, IBV_WC_RDMA_WRITE, -1);
+		CHECK(!ibv_memcpy_from_dm(got, dm, 64, DM / 2 + 8), "memcpy_from_dm");
+		CHECK(is(got, 70 + i, DM / 2) && !memcmp(got + DM / 2, got, 8) && is(b.buf + 2 * BIG, 70 + i, DM / 2),
+		      "data %llu", (unsigned long long)i);
+	}
+	printf("  in use: %s\n", text(ibv_free_dm(dm)));
+	if (mr)
+		printf("  dereg: %s\n", text(vb.dereg_mr(mr)));
+	printf("  free: %s\n", text(ibv_free_dm(dm)));
+}
+
+/* Memory that is brought in when it is asked for, all of the address space at last. */
+static void on_demand(void)
+{
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ON_DEMAND;
+
+	for (int all = 0; all < 2; all++) {
+		struct ibv_sge sge = { (uintptr_t)b.buf, BIG, 0 };
+		struct ibv_mr *mr;
+
+		errno = 0;
+		mr = all ? vb.reg_mr(b.dev.pd, NULL, SIZE_MAX, access) : vb.reg_mr(b.dev.pd, b.buf, b.len, access);
+		refused(all ? "all of the address space" : "on demand", mr);
+		if (!mr)
+			continue;
+		for (uint64_t i = 0; i < 8; i++) {
+			bulk(&a, &b, 80 + i, mr->rkey);
+			mini_nap(2);
+		}
+		sge.lkey = mr->lkey;
+		printf("  advise_mr: %s\n", text(ibv_advise_mr(b.dev.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1)));
+		printf("  dereg: %s\n", text(vb.dereg_mr(mr)));
+	}
+}
+
 static void memory(void)
 {
-	struct ibv_alloc_dm_attr da = { .length = 4096 };
 	struct ibv_sge sge = { (uintptr_t)a.buf, 4096, a.mr->lkey };
 	struct ibv_device_attr_ex at;
-	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND;
 
 	fresh();
-	errno = 0;
-	refused("device memory", ibv_alloc_dm(a.dev.ctx, &da));
-	errno = 0;
-	refused("on demand", vb.reg_mr(a.dev.pd, a.buf, a.len, access));
-	errno = 0;
-	refused("all of the address space", vb.reg_mr(a.dev.pd, NULL, SIZE_MAX, access));
+	device_memory();
+	on_demand();
 	errno = 0;
 	refused("null_mr", ibv_alloc_null_mr(a.dev.pd));
 	printf("  advise_mr: %s\n", text(ibv_advise_mr(a.dev.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1)));

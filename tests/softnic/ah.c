@@ -40,7 +40,7 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	ah->attr = *attr;
 	ah->dev = sn_av_device(attr);
 	sn_lock();
-	((struct sn_pd *)pd)->users++;
+	sn_pd_use(pd);
 	sn_unlock();
 	return &ah->ah;
 }
@@ -48,7 +48,7 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 int ibv_destroy_ah(struct ibv_ah *ah)
 {
 	sn_lock();
-	((struct sn_pd *)ah->pd)->users--;
+	sn_pd_drop(ah->pd);
 	sn_unlock();
 	free(ah);
 	return 0;

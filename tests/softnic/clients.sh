@@ -16,6 +16,7 @@ fail()
 }
 
 # Two hosts of two ports each. The client itself is the only program in it: a sanitizer's run time is in no other.
+ends=(--dev mlx5_0 --peer-dev mlx5_2)
 softnic_options=()
 softnic() { timeout -k 5 100 "$top/scripts/softnic" --build . --ports 4 --cards 2 --seed "$seed" "${softnic_options[@]}" "$@"; }
 
@@ -31,7 +32,7 @@ dataflag()
 	shift 2
 	rm -f "$out/$what".*.json "$out/late"
 	SOFTNIC_SLOW_COUNT=$out/late DUALPORT_ORDERING=$ordering DUALPORT_DIAG_JSON=$out/$what.%p.json softnic --adverse --dualport -- \
-		"$clients/dataflag" --dev mlx5_0 --peer-dev mlx5_2 --rounds "${CLIENTS_ROUNDS:-60}" --timeout 90 "$@" \
+		"$clients/dataflag" "${ends[@]}" --rounds "${CLIENTS_ROUNDS:-60}" --timeout 90 "$@" \
 		> "$out/$what.out" 2>&1
 	status=$? splits=$(number "$out/$what." splits)
 }
@@ -94,7 +95,7 @@ done
 
 # Completion channels: as one port without the library, on hostile devices, in each seed.
 for ((n = 0; n < ${CLIENTS_SEEDS:-2}; n++)); do
-	args=("$clients/channels" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300 --seed "$seed")
+	args=("$clients/channels" "${ends[@]}" --settle-ms 300 --seed "$seed")
 	softnic --adverse -- "${args[@]}" > "$out/channels.plain" 2> "$out/channels.plain.err" ||
 		fail "seed $seed, channels without the library: status $?: $(tail -n 2 "$out/channels.plain.err")"
 	rm -f "$out"/channels.*.json
@@ -112,63 +113,53 @@ for ((n = 0; n < ${CLIENTS_SEEDS:-2}; n++)); do
 done
 
 for client in errors sqflood loopback mrlife windows patterns; do
-	args=(--dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300)
+	args=("${ends[@]}" --settle-ms 300)
 	[ $client != mrlife ] || args+=(--count 300)
 	alike $client "$clients/$client" "${args[@]}"
 	case $client in
 	errors | windows) CLIENTS_EX=1 alike $client-ex "$clients/$client" "${args[@]}" ;;
 	esac
 done
-# Of WRITEs to one range the last remains, although the peer's key becomes known between them.
-for ordering in strict signal; do
-	DUALPORT_BOND_WAIT=0 DUALPORT_ORDERING=$ordering DUALPORT_DIAG_JSON=$out/newkey-$ordering.%p.json softnic --adverse --dualport -- \
-		"$clients/newkey" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 500 > "$out/newkey" 2>&1 ||
-		fail "newkey, $ordering: status $?: $(grep -m 3 -e FAILED -e 'old bytes' "$out/newkey")"
-	if [ "$(number "$out/newkey-$ordering." splits)" -lt 100 ]; then
-		fail "newkey, $ordering: $(number "$out/newkey-$ordering." splits) splits"
-	else
-		echo "ok: newkey, $ordering: splits $(number "$out/newkey-$ordering." splits)"
-	fi
-done
-# behind NAME ORDERING: what was read before a FENCE is written behind it.
-behind()
+# splitting NAME LEAST SOFTNIC_OPTION... -- CLIENT ARG...: finds nothing wrong, and at least so many requests were split
+splitting()
 {
-	DUALPORT_BOND_WAIT=0 DUALPORT_ORDERING=$2 DUALPORT_DIAG_JSON=$out/$1.%p.json softnic --delay 1ms --dualport -- \
-		"$clients/fenced" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 500 > "$out/$1" 2>&1 ||
-		fail "$1: status $?: $(grep -m 3 -e FAILED -e wrong "$out/$1")"
-	if [ "$(number "$out/$1." splits)" -lt 40 ]; then
-		fail "$1: $(number "$out/$1." splits) splits"
+	local what=$1 least=$2 splits
+	shift 2
+	DUALPORT_BOND_WAIT=0 DUALPORT_DIAG_JSON=$out/$what.%p.json softnic --dualport "$@" > "$out/$what" 2>&1 ||
+		fail "$what: status $?: $(grep -m 3 FAILED "$out/$what")"
+	splits=$(number "$out/$what." splits)
+	if [ "$splits" -lt "$least" ]; then
+		fail "$what: $splits splits"
 	else
-		echo "ok: $1: splits $(number "$out/$1." splits)"
+		echo "ok: $what: splits $splits"
 	fi
 }
-for ordering in strict signal relaxed rc; do
-	behind "fenced-$ordering" $ordering
+
+# of WRITEs to one range the last remains, although the peer's key becomes known between them
+for ordering in strict signal; do
+	DUALPORT_ORDERING=$ordering splitting newkey-$ordering 100 --adverse -- "$clients/newkey" "${ends[@]}" --settle-ms 500
 done
+# what was read before a FENCE is written behind it
+for ordering in strict signal relaxed rc; do
+	DUALPORT_ORDERING=$ordering splitting fenced-$ordering 40 --delay 1ms -- "$clients/fenced" "${ends[@]}" --settle-ms 500
+done
+# slow ports, so that much is under way when its queue pair goes to ERR
+splitting responds 1 --rate 200MB -- "$clients/responds" "${ends[@]}"
 # What is told, and has arrived, when a request fails: with ports that are late, and with flushes that parts wait for.
 for flush in auto read; do
 	softnic_options=(--delay 1ms)
-	DUALPORT_FLUSH=$flush alike lastwords-$flush "$clients/lastwords" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300
+	DUALPORT_FLUSH=$flush alike lastwords-$flush "$clients/lastwords" "${ends[@]}" --settle-ms 300
 done
 # ... and slow siblings, and a slow port of the program's own
 for rates in 400MB,40MB 40MB,400MB; do
-	softnic_options=(--rate $rates,$rates)
-	alike lastwords-$rates "$clients/lastwords" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 300
+	softnic_options=(--rate "$rates,$rates")
+	alike lastwords-$rates "$clients/lastwords" "${ends[@]}" --settle-ms 300
 done
 softnic_options=()
-# slow ports, so that much is under way when its queue pair goes to ERR
-DUALPORT_BOND_WAIT=0 DUALPORT_DIAG_JSON=$out/responds.%p.json softnic --rate 200MB --dualport -- \
-	"$clients/responds" --dev mlx5_0 --peer-dev mlx5_2 > "$out/responds" 2>&1 ||
-	fail "responds: status $?: $(grep -m 3 FAILED "$out/responds")"
-if [ "$(number "$out/responds." splits)" = 0 ]; then
-	fail "responds: nothing was split"
-else
-	echo "ok: responds: splits $(number "$out/responds." splits)"
-fi
 # echoes NAME ORDERING: send queues are not fuller than with one port, although the siblings are slow and so completions are held
 echoes()
 {
-	local what=$1 args=(--rate "400MB,100MB,400MB,100MB") echo=("$clients/echo" --dev mlx5_0 --peer-dev mlx5_2) splits waited held
+	local what=$1 args=(--rate "400MB,100MB,400MB,100MB") echo=("$clients/echo" "${ends[@]}") splits waited held
 	softnic "${args[@]}" -- "${echo[@]}" > "$out/$what.plain" 2>&1 ||
 		fail "$what: without the library: status $?: $(grep -m 3 FAILED "$out/$what.plain")"
 	DUALPORT_ORDERING=$2 DUALPORT_DIAG_JSON=$out/$what.%p.json softnic "${args[@]}" --dualport -- "${echo[@]}" \
@@ -188,9 +179,9 @@ done
 # Left out: what providers may refuse or not (misatomic1), and what differs still (see "not there yet" in doc/design.md):
 # unsignalled requests with one wr_id behind an error, one memory under two keys.
 export SKIP="misatomic1 sameids0 alias"
-alike odd "$clients/odd" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 150
+alike odd "$clients/odd" "${ends[@]}" --settle-ms 150
 SKIP+=" toomany" # a number of SGEs below 0 cannot be said in a session
-CLIENTS_EX=1 alike odd-ex "$clients/odd" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 150
+CLIENTS_EX=1 alike odd-ex "$clients/odd" "${ends[@]}" --settle-ms 150
 unset SKIP
 
 # loaded NAME OPTIONS ARG...: ends well

@@ -2,7 +2,6 @@
 /* Devices, contexts, and what can be asked of them. */
 #include <endian.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,6 +98,10 @@ static void set_slots(struct verbs_context *v)
 	v->dealloc_td = sn_dealloc_td;
 	v->alloc_parent_domain = sn_alloc_parent_domain;
 	v->query_rt_values = sn_query_rt_values;
+	v->alloc_dm = sn_alloc_dm;
+	v->free_dm = sn_free_dm;
+	v->reg_dm_mr = sn_reg_dm_mr;
+	v->advise_mr = sn_advise_mr;
 	c->abi_compat = __VERBS_ABI_IS_EXTENDED;
 	c->ops.poll_cq = sn_poll_cq;
 	c->ops.req_notify_cq = sn_req_notify_cq;
@@ -110,7 +113,7 @@ static void set_slots(struct verbs_context *v)
 	c->ops.dealloc_mw = sn_dealloc_mw;
 }
 
-struct ibv_context *ibv_open_device(struct ibv_device *d)
+struct ibv_context *sn_open(uint32_t dev, int cmd_fd, uint64_t file)
 {
 	struct sn_ctx *c = calloc(1, sizeof(*c));
 	int ret;
@@ -124,23 +127,42 @@ struct ibv_context *ibv_open_device(struct ibv_device *d)
 		return NULL;
 	}
 	set_slots(&c->v);
-	c->dev = index_of(d);
+	c->dev = dev;
+	c->file = file;
 	c->epoch = sn_engine_epoch();
 	STAILQ_INIT(&c->asyncs);
-	c->v.context.device = d;
+	c->v.context.device = &devices[dev].d;
 	c->v.context.num_comp_vectors = 1;
 	pthread_mutex_init(&c->v.context.mutex, NULL);
-	/* programs print it, none uses it */
-	c->v.context.cmd_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	c->v.context.async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
-	if (c->v.context.cmd_fd >= 0 && c->v.context.async_fd >= 0) {
+	if (c->v.context.async_fd >= 0) {
+		c->v.context.cmd_fd = cmd_fd;
 		sn_engine_watch(c);
 		return &c->v.context;
 	}
 	ret = errno;
+	c->v.context.cmd_fd = -1; /* still the caller's */
 	ibv_close_device(&c->v.context);
 	errno = ret;
 	return NULL;
+}
+
+struct ibv_context *ibv_open_device(struct ibv_device *d)
+{
+	uint32_t dev = index_of(d);
+	struct ibv_context *c;
+	uint64_t file;
+	int fd = sn_file_new(dev, &file), err;
+
+	if (fd < 0)
+		return NULL;
+	c = sn_open(dev, fd, file);
+	if (!c) {
+		err = errno;
+		close(fd);
+		errno = err;
+	}
+	return c;
 }
 
 int ibv_close_device(struct ibv_context *context)
@@ -213,6 +235,17 @@ int sn_query_device_ex(struct ibv_context *c, const struct ibv_query_device_ex_i
 		attr->device_cap_flags_ex = attr->orig_attr.device_cap_flags;
 	if (HAS(phys_port_cnt_ex))
 		attr->phys_port_cnt_ex = 1;
+	if (HAS(max_dm_size))
+		attr->max_dm_size = SN_DM_SIZE;
+	if (HAS(odp_caps)) {
+		uint32_t ud = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+
+		attr->odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+		attr->odp_caps.per_transport_caps.ud_odp_caps = ud;
+		attr->odp_caps.per_transport_caps.uc_odp_caps = ud | IBV_ODP_SUPPORT_WRITE;
+		attr->odp_caps.per_transport_caps.rc_odp_caps = ud | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
+								IBV_ODP_SUPPORT_ATOMIC;
+	}
 #undef HAS
 	return 0;
 }

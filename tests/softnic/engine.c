@@ -561,6 +561,7 @@ static void after_fork_child(void)
 	sn_acknowledged = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 	sn_link_after_fork();
 	sn_keys_after_fork();
+	sn_dm_after_fork();
 	sn_adverse_after_fork();
 	sn_place_after_fork();
 	sn_host_fork(SN_FORK_CHILD);

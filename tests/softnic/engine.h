@@ -52,6 +52,11 @@ extern const struct sn_mem_ops sn_host_memory;
 int sn_key_add(uint32_t dev, struct sn_mr *mr);	/* sets lkey and rkey; -errno */
 void sn_key_drop(uint32_t dev, struct sn_mr *mr);
 void sn_keys_after_fork(void);
+void sn_dm_after_fork(void);
+/* Whether there is memory at all. */
+bool sn_is_mapped(const void *addr, size_t length);
+/* A region of length bytes at at, which the program reaches from 0 on. NULL: errno. */
+struct ibv_mr *sn_reg_at(struct ibv_pd *pd, uint64_t at, size_t length, unsigned int access);
 
 struct sn_span {
 	const struct sn_mem_ops *ops;
@@ -61,6 +66,7 @@ struct sn_span {
 
 /* The region or window, whether or not it may be used; NULL: none has this key, or (_key) one that differs in more
    than the low byte. */
+struct sn_mr *sn_find_handle(uint32_t dev, uint32_t handle);
 struct sn_mr *sn_find_key(uint32_t dev, uint32_t key);
 struct sn_mr *sn_find_rkey(uint32_t dev, uint32_t rkey);
 /* Local and remote access; IBV_WC_SUCCESS, or the status that the one at fault gets. Sets where the memory is. */

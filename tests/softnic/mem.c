@@ -79,12 +79,16 @@ void sn_keys_after_fork(void)
 	memset(keys, 0, sizeof(keys));
 }
 
-struct sn_mr *sn_find_key(uint32_t dev, uint32_t key)
+struct sn_mr *sn_find_handle(uint32_t dev, uint32_t handle)
 {
 	struct keys *k = &keys[dev];
-	uint32_t i = (key >> 8) - KEY_FIRST;
 
-	return i < k->used ? k->mrs[i] : NULL;
+	return handle < k->used ? k->mrs[handle] : NULL;
+}
+
+struct sn_mr *sn_find_key(uint32_t dev, uint32_t key)
+{
+	return sn_find_handle(dev, (key >> 8) - KEY_FIRST);
 }
 
 struct sn_mr *sn_find_rkey(uint32_t dev, uint32_t rkey)
@@ -101,7 +105,8 @@ static bool inside(const struct sn_mr *mr, uint64_t addr, uint32_t len, struct s
 	span->ops = mr->ops;
 	span->mr = mr;
 	span->addr = mr->at + (addr - mr->iova);
-	return true;
+	/* the fault that nobody can serve */
+	return !(mr->access & IBV_ACCESS_ON_DEMAND) || sn_is_mapped((void *)(uintptr_t)span->addr, len);
 }
 
 enum ibv_wc_status sn_local(uint32_t dev, const struct sn_pd *pd, uint32_t lkey, uint64_t addr, uint32_t len,

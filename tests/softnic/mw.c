@@ -36,7 +36,7 @@ struct ibv_mw *sn_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 	sn_lock();
 	ret = c->epoch == sn_engine_epoch() ? sn_key_add(c->dev, &mw->win) : -EIO;
 	if (!ret)
-		((struct sn_pd *)pd)->users++;
+		sn_pd_use(pd);
 	sn_unlock();
 	if (ret) {
 		free(mw);
@@ -61,7 +61,7 @@ int sn_dealloc_mw(struct ibv_mw *ibmw)
 		unbind(&mw->win);
 		sn_key_drop(c->dev, &mw->win);
 	}
-	((struct sn_pd *)ibmw->pd)->users--;
+	sn_pd_drop(ibmw->pd);
 	sn_unlock();
 	free(mw);
 	return 0;
@@ -114,7 +114,7 @@ enum ibv_wc_status sn_bind(struct sn_qp *q, const struct sn_wqe *w)
 	win->iova = w->bind.access & IBV_ACCESS_ZERO_BASED ? 0 : w->bind.addr;
 	win->at = mr->at + (w->bind.addr - mr->iova);
 	win->mr.length = w->bind.length;
-	win->access = w->bind.access;
+	win->access = w->bind.access | (mr->access & IBV_ACCESS_ON_DEMAND);
 	win->ops = mr->ops;
 	win->only = type2 ? q->serial : 0;
 	win->pd = q->pd;

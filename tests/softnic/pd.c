@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
-/* Protection domains, thread domains, and parent domains, which are a PD with a thread domain. */
+/* Protection domains, also imported ones, thread domains, and parent domains, which are a PD with a thread domain. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -16,44 +16,136 @@ struct sn_parent {
 	struct sn_td *td;
 };
 
-static int drop(const uint32_t *users, void *object)
-{
-	uint32_t n;
+static LIST_HEAD(, sn_pd) all = LIST_HEAD_INITIALIZER(all);
 
+void sn_pd_use(struct ibv_pd *ibpd)
+{
+	struct sn_pd *pd = (struct sn_pd *)ibpd;
+
+	pd->users++;
+	if (pd->import)
+		pd->base->users++;
+}
+
+static void let_go(struct sn_pd *base)
+{
+	if (!--base->imports && base->left)
+		free(base);
+}
+
+void sn_pd_drop(struct ibv_pd *ibpd)
+{
+	struct sn_pd *pd = (struct sn_pd *)ibpd;
+
+	pd->users--;
+	if (!pd->import)
+		return;
+	pd->base->users--;
+	if (pd->users || !pd->left)
+		return;
+	let_go(pd->base);
+	free(pd);
+}
+
+static struct sn_pd *fill(struct sn_pd *pd, struct ibv_context *c, struct sn_pd *base)
+{
+	static uint32_t handles;
+
+	pd->pd.context = c;
+	pd->base = base;
+	pd->file = sn_ctx(c)->file;
 	sn_lock();
-	n = *users;
+	pd->pd.handle = base == pd ? ++handles : base->pd.handle;
+	if (base == pd)
+		LIST_INSERT_HEAD(&all, pd, in_all);
 	sn_unlock();
-	if (n)
-		return EBUSY;
-	free(object);
-	return 0;
+	return pd;
 }
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {
 	struct sn_pd *pd = calloc(1, sizeof(*pd));
 
-	if (!pd)
-		return NULL;
-	pd->pd.context = context;
-	pd->base = pd;
-	return &pd->pd;
+	return pd ? &fill(pd, context, pd)->pd : NULL;
+}
+
+/* The domain itself, known by whatever name; 0 or a positive errno. */
+static int end(struct sn_pd *base)
+{
+	if (base->gone)
+		return ENOENT;
+	if (base->users)
+		return EBUSY;
+	base->gone = true;
+	LIST_REMOVE(base, in_all);
+	return 0;
+}
+
+static int end_parent(struct sn_parent *p)
+{
+	if (p->pd.users)
+		return EBUSY;
+	p->pd.base->users--;
+	if (p->td)
+		p->td->users--;
+	free(p);
+	return 0;
 }
 
 int ibv_dealloc_pd(struct ibv_pd *ibpd)
 {
-	struct sn_pd *pd = (struct sn_pd *)ibpd, *base = pd->base;
-	struct sn_td *td = base == pd ? NULL : ((struct sn_parent *)pd)->td;
-	int ret = drop(&pd->users, pd);
+	struct sn_pd *pd = (struct sn_pd *)ibpd;
+	int ret;
 
-	if (ret || base == pd)
-		return ret;
 	sn_lock();
-	base->users--;
-	if (td)
-		td->users--;
+	if (pd->base != pd && !pd->import) {
+		ret = end_parent((struct sn_parent *)pd);
+	} else {
+		ret = end(pd->base);
+		pd->left |= !ret;
+		if (!ret && pd->import)
+			let_go(pd->base);
+		if (!ret && !pd->imports)
+			free(pd);
+	}
 	sn_unlock();
-	return 0;
+	return ret;
+}
+
+struct ibv_pd *ibv_import_pd(struct ibv_context *c, uint32_t handle)
+{
+	struct sn_pd *pd = calloc(1, sizeof(*pd)), *of;
+
+	if (!pd)
+		return NULL;
+	sn_lock();
+	LIST_FOREACH(of, &all, in_all)
+		if (of->pd.handle == handle && of->file == sn_ctx(c)->file)
+			break;
+	if (of)
+		of->imports++;
+	sn_unlock();
+	if (!of) {
+		free(pd);
+		errno = ENOENT;
+		return NULL;
+	}
+	pd->import = true;
+	return &fill(pd, c, of)->pd;
+}
+
+/* It may have users still, whose domain goes on. */
+void ibv_unimport_pd(struct ibv_pd *ibpd)
+{
+	struct sn_pd *pd = (struct sn_pd *)ibpd;
+
+	sn_lock();
+	pd->left = true;
+	if (!pd->users) {
+		let_go(pd->base);
+		free(pd);
+	}
+	sn_unlock();
 }
 
 /* Nothing here is faster for knowing that only one thread uses it. */
@@ -72,9 +164,18 @@ struct ibv_td *sn_alloc_td(struct ibv_context *c, struct ibv_td_init_attr *attr)
 	return &td->td;
 }
 
-int sn_dealloc_td(struct ibv_td *td)
+int sn_dealloc_td(struct ibv_td *ibtd)
 {
-	return drop(&((struct sn_td *)td)->users, td);
+	struct sn_td *td = (struct sn_td *)ibtd;
+	uint32_t users;
+
+	sn_lock();
+	users = td->users;
+	sn_unlock();
+	if (users)
+		return EBUSY;
+	free(td);
+	return 0;
 }
 
 struct ibv_pd *sn_alloc_parent_domain(struct ibv_context *c, struct ibv_parent_domain_init_attr *a)
@@ -84,15 +185,14 @@ struct ibv_pd *sn_alloc_parent_domain(struct ibv_context *c, struct ibv_parent_d
 	/* the allocators are for buffers that a device reads, and there are none */
 	if ((a->comp_mask & ~(uint32_t)(IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS |
 					IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)) || !a->pd || a->pd->context != c ||
-	    sn_base_pd(a->pd) != (struct sn_pd *)a->pd) {
+	    (sn_base_pd(a->pd) != (struct sn_pd *)a->pd && !((struct sn_pd *)a->pd)->import)) {
 		errno = EINVAL;
 		return NULL;
 	}
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return NULL;
-	p->pd.pd.context = c;
-	p->pd.base = (struct sn_pd *)a->pd;
+	fill(&p->pd, c, ((struct sn_pd *)a->pd)->base);
 	p->td = (struct sn_td *)a->td;
 	sn_lock();
 	p->pd.base->users++;

@@ -54,7 +54,9 @@ static void arrive_to(struct card *c, const struct posted *last)
 
 void sn_place(uint32_t dev, const struct sn_span *span, uint32_t off, const void *from, uint32_t n)
 {
-	struct posted *p = sn_shared->late ? malloc(sizeof(*p) + n) : NULL;
+	/* what is on demand may be gone by then: it is there now */
+	bool waits = sn_shared->late && !(span->mr->access & IBV_ACCESS_ON_DEMAND);
+	struct posted *p = waits ? malloc(sizeof(*p) + n) : NULL;
 	struct card *c = card_of(dev);
 	uint64_t drawn;
 

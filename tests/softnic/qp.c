@@ -129,7 +129,7 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *a, cons
 	}
 	sn_ibqp(q)->handle = sn_ibqp(q)->qp_num;
 	sn_qp_attach(q);
-	((struct sn_pd *)pd)->users++;
+	sn_pd_use(pd);
 	sn_cq(a->send_cq)->users++;
 	sn_cq(a->recv_cq)->users++;
 	if (q->srq)
@@ -175,7 +175,7 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 	sn_cq_forget(sn_cq(qp->recv_cq), q);
 	sn_recv_drop(q);
 	sn_async_settle(sn_ctx(qp->context), qp, &q->async_taken, &qp->events_completed, &qp->mutex);
-	((struct sn_pd *)qp->pd)->users--;
+	sn_pd_drop(qp->pd);
 	sn_cq(qp->send_cq)->users--;
 	sn_cq(qp->recv_cq)->users--;
 	if (q->srq)

@@ -18,6 +18,7 @@
 #include "host.h"
 
 #define SN_MAX_MSG (1u << 30)
+#define SN_DM_SIZE ((size_t)128 << 10) /* memory of a device, as ConnectX-5 */
 #define SN_MAX_SGE 16
 #define SN_MAX_WR 32768
 #define SN_MAX_CQE 4194303
@@ -39,12 +40,19 @@ struct sn_ctx {
 	STAILQ_HEAD(, sn_async) asyncs;
 	LIST_ENTRY(sn_ctx) in_all;
 	bool watched;		/* is in the list of all */
+	uint64_t file;		/* whose numbers its objects have; an imported context has that of the other */
 };
 
 struct sn_pd {
 	struct ibv_pd pd;
 	uint32_t users;
-	struct sn_pd *base;	/* whose objects may use each other: itself, or what it is the parent domain of */
+	struct sn_pd *base;	/* whose objects may use each other: itself, or what it is the parent domain or an import of */
+	bool import;
+	bool gone;		/* it is no domain any more */
+	bool left;		/* by the program; kept for its imports, or for its users, being one */
+	uint32_t imports;
+	uint64_t file;
+	LIST_ENTRY(sn_pd) in_all;
 };
 
 /*
@@ -69,8 +77,10 @@ struct sn_mr {
 	const struct sn_mem_ops *ops;
 	uint8_t rtag;		/* low byte of its rkey */
 	bool window;		/* has no lkey */
+	bool import;		/* only numbers, of another's */
 	uint64_t only;		/* the serial of the one QP that may use it; 0: all */
 	uint32_t windows;	/* bound to it */
+	uint32_t *dm_users;	/* of the device memory that it is of; NULL: the host's, or a GPU's */
 };
 
 struct sn_mw {
@@ -346,6 +356,10 @@ struct ibv_td *sn_alloc_td(struct ibv_context *c, struct ibv_td_init_attr *attr)
 int sn_dealloc_td(struct ibv_td *td);
 struct ibv_pd *sn_alloc_parent_domain(struct ibv_context *c, struct ibv_parent_domain_init_attr *attr);
 int sn_query_rt_values(struct ibv_context *c, struct ibv_values_ex *values);
+struct ibv_dm *sn_alloc_dm(struct ibv_context *c, struct ibv_alloc_dm_attr *attr);
+int sn_free_dm(struct ibv_dm *dm);
+struct ibv_mr *sn_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t off, size_t length, unsigned int access);
+int sn_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *sges, uint32_t n);
 
 /* May the state change so, with these attributes? (IBTA 11.2.5.2; the kernel's ib_modify_qp_is_ok) */
 bool sn_modify_ok(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask);
@@ -354,6 +368,15 @@ bool sn_modify_ok(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_sta
 
 #define SN_REMOTE_ACCESS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
+/* An object of the domain begins or ends. With the lock. */
+void sn_pd_use(struct ibv_pd *pd);
+void sn_pd_drop(struct ibv_pd *pd);
+/* 0 or a positive errno; the struct is the caller's. With the lock. */
+int sn_mr_end(struct sn_mr *mr);
+/* A context of that device and file; cmd_fd is its own from then on. */
+struct ibv_context *sn_open(uint32_t dev, int cmd_fd, uint64_t file);
+/* A file descriptor, and the number of its file; -1: errno says why. */
+int sn_file_new(uint32_t dev, uint64_t *file);
 int sn_rq_alloc(struct sn_rq *rq, uint32_t max_wr, uint32_t max_sge);
 void sn_rq_free(struct sn_rq *rq);
 uint32_t sn_power_of_two(uint32_t at_least);

@@ -33,7 +33,7 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *a)
 	pthread_mutex_init(&s->srq.mutex, NULL);
 	pthread_cond_init(&s->srq.cond, NULL);
 	sn_lock();
-	((struct sn_pd *)pd)->users++;
+	sn_pd_use(pd);
 	sn_unlock();
 	return &s->srq;
 }
@@ -48,7 +48,7 @@ int ibv_destroy_srq(struct ibv_srq *srq)
 		return EBUSY;
 	}
 	sn_async_settle(sn_ctx(srq->context), srq, &s->async_taken, &srq->events_completed, &srq->mutex);
-	((struct sn_pd *)srq->pd)->users--;
+	sn_pd_drop(srq->pd);
 	sn_unlock();
 	pthread_mutex_destroy(&srq->mutex);
 	pthread_cond_destroy(&srq->cond);

@@ -483,7 +483,6 @@ END_TEST
 START_TEST(not_offered)
 {
 	struct ibv_xrcd_init_attr xa = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1 };
-	struct ibv_alloc_dm_attr dm = { .length = 64 };
 	struct ibv_flow_attr flow = { .port = 1 };
 	struct ibv_qp_init_attr init = { .cap = { 1, 1, 1, 1, 0 } };
 	struct ibv_srq_init_attr_ex sa = { .attr = { 1, 1, 0 }, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE |
@@ -498,7 +497,6 @@ START_TEST(not_offered)
 		ck_assert_int_eq(errno, EOPNOTSUPP);		\
 	} while (0)
 	NOT(ibv_open_xrcd(a.ctx, &xa));
-	NOT(ibv_alloc_dm(a.ctx, &dm));
 	NOT(ibv_create_flow(a.qp, &flow));
 	sa.pd = a.pd;
 	NOT(ibv_create_srq_ex(a.ctx, &sa));

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "test_end.h"
 
@@ -422,6 +423,121 @@ START_TEST(other_addresses)
 }
 END_TEST
 
+/* What is not there need not be, until somebody comes for it. */
+START_TEST(on_demand)
+{
+	const unsigned int rw = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ON_DEMAND;
+	struct ibv_send_wr wr = { .wr_id = 1, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE }, *bad;
+	/* below everything else, where no other mmap() of the process takes what is given back */
+	char *p = mmap((void *)0x40000000, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ibv_device_attr_ex at;
+	struct ibv_sge sge;
+	struct ibv_mr *mr;
+	struct end a, b;
+
+	pair_open(&a, &b, NULL, NULL);
+	ck_assert_int_eq(ibv_query_device_ex(b.ctx, NULL, &at), 0);
+	ck_assert_uint_eq(at.odp_caps.general_caps, IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT);
+	fill(a.buf, 100, 3);
+	wr.sg_list = &sge;
+	sge = (struct ibv_sge){ (uintptr_t)a.buf, 100, a.mr->lkey };
+	ck_assert_ptr_null(ibv_reg_mr(b.pd, p, SIZE_MAX, rw));
+	ck_assert_int_eq(errno, EINVAL);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_sge there;
+
+		mr = i ? ibv_reg_mr(b.pd, NULL, SIZE_MAX, rw) : ibv_reg_mr(b.pd, p, 8192, rw);
+		ck_assert_ptr_nonnull(mr);
+		ck_assert_int_eq(munmap(p + 4096, 4096), 0);
+		there = (struct ibv_sge){ (uintptr_t)p, 4096, mr->lkey };
+		ck_assert_int_eq(ibv_advise_mr(b.pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, &there, 1), 0);
+		there.addr += 4096;
+		ck_assert_int_eq(ibv_advise_mr(b.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, &there, 1), EFAULT);
+		there.lkey = b.mr->lkey;
+		ck_assert_int_eq(ibv_advise_mr(b.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &there, 1), ENOENT);
+		memset(p, 0, 4096);
+		wr.wr.rdma.rkey = mr->rkey;
+		wr.wr.rdma.remote_addr = (uintptr_t)p + 1000;
+		ck_assert_int_eq(ibv_post_send(a.qp, &wr, &bad), 0);
+		want(&a, 1, IBV_WC_SUCCESS);
+		check_filled((uint8_t *)p + 1000, 100, 3);
+		wr.wr.rdma.remote_addr = (uintptr_t)p + 4050;
+		ck_assert_int_eq(ibv_post_send(a.qp, &wr, &bad), 0);
+		want(&a, 1, IBV_WC_REM_ACCESS_ERR);
+		ck_assert_int_eq(to_state(a.qp, IBV_QPS_RESET), 0);
+		ck_assert_int_eq(to_state(b.qp, IBV_QPS_RESET), 0);
+		join(&a, &b, NULL);
+		/* it comes back */
+		ck_assert_ptr_eq(mmap(p + 4096, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+				 p + 4096);
+		ck_assert_int_eq(ibv_post_send(a.qp, &wr, &bad), 0);
+		want(&a, 1, IBV_WC_SUCCESS);
+		check_filled((uint8_t *)p + 4050, 100, 3);
+		ck_assert_int_eq(ibv_dereg_mr(mr), 0);
+	}
+	munmap(p, 8192);
+	pair_close(&a, &b);
+}
+END_TEST
+
+START_TEST(device_memory)
+{
+	const unsigned int rw = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+	struct ibv_send_wr wr = { .wr_id = 1, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE }, *bad;
+	struct ibv_alloc_dm_attr da = { .length = 4096 }, much = { .length = 1 << 20 };
+	struct ibv_dm *dm, *more[64];
+	struct ibv_sge sge;
+	struct ibv_mr *mr;
+	struct end a, b;
+	uint8_t got[4096];
+	int n = 0;
+
+	pair_open(&a, &b, NULL, NULL);
+	ck_assert_ptr_null(ibv_alloc_dm(b.ctx, &much));
+	ck_assert_int_eq(errno, EINVAL);
+	dm = ibv_alloc_dm(b.ctx, &da);
+	ck_assert_ptr_nonnull(dm);
+	while (n < 64 && (more[n] = ibv_alloc_dm(b.ctx, &da)))
+		n++;
+	ck_assert_int_eq(n, 31);
+	ck_assert_int_eq(errno, ENOSPC);
+	while (n)
+		ck_assert_int_eq(ibv_free_dm(more[--n]), 0);
+	/* its addresses begin at 0, and it is no longer than it is */
+	ck_assert_ptr_null(ibv_reg_dm_mr(b.pd, dm, 0, 4096, rw));
+	ck_assert_ptr_null(ibv_reg_dm_mr(b.pd, dm, 8, 4096, rw | IBV_ACCESS_ZERO_BASED));
+	ck_assert_ptr_null(ibv_reg_dm_mr(a.pd, dm, 0, 4096, rw | IBV_ACCESS_ZERO_BASED));
+	mr = ibv_reg_dm_mr(b.pd, dm, 1024, 2048, rw | IBV_ACCESS_ZERO_BASED);
+	ck_assert_ptr_nonnull(mr);
+	ck_assert_int_eq(ibv_free_dm(dm), EBUSY);
+	fill(a.buf, 2048, 5);
+	sge = (struct ibv_sge){ (uintptr_t)a.buf, 100, a.mr->lkey };
+	wr.sg_list = &sge;
+	wr.wr.rdma.rkey = mr->rkey;
+	wr.wr.rdma.remote_addr = 200;
+	ck_assert_int_eq(ibv_post_send(a.qp, &wr, &bad), 0);
+	want(&a, 1, IBV_WC_SUCCESS);
+	ck_assert_int_eq(ibv_memcpy_from_dm(got, dm, 1224, 100), 0);
+	check_filled(got, 100, 5);
+	ck_assert_int_eq(ibv_memcpy_from_dm(got, dm, 1, 4), EINVAL);
+	ck_assert_int_eq(ibv_memcpy_from_dm(got, dm, 4092, 8), EINVAL);
+	ck_assert_int_eq(ibv_memcpy_to_dm(dm, 1024, a.buf + 100, 400), 0);
+	wr.opcode = IBV_WR_RDMA_READ;
+	wr.wr.rdma.remote_addr = 0;
+	sge.addr += 8192;
+	ck_assert_int_eq(ibv_post_send(a.qp, &wr, &bad), 0);
+	want(&a, 1, IBV_WC_SUCCESS);
+	ck_assert_mem_eq(a.buf + 8192, a.buf + 100, 100);
+	wr.wr.rdma.remote_addr = 2000;
+	ck_assert_int_eq(ibv_post_send(a.qp, &wr, &bad), 0);
+	want(&a, 1, IBV_WC_REM_ACCESS_ERR);
+	ck_assert_int_eq(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT);
+	ck_assert_int_eq(ibv_dereg_mr(mr), 0);
+	ck_assert_int_eq(ibv_free_dm(dm), 0);
+	pair_close(&a, &b);
+}
+END_TEST
+
 /* A parent domain is its PD as far as protection goes. */
 START_TEST(parent_domain)
 {
@@ -479,6 +595,8 @@ int main(void)
 	tcase_add_test(t, among_others);
 	tcase_add_test(t, reregister);
 	tcase_add_test(t, other_addresses);
+	tcase_add_test(t, on_demand);
+	tcase_add_test(t, device_memory);
 	tcase_add_test(t, parent_domain);
 	suite_add_tcase(s, t);
 	return run_suite(s);
