@@ -8,17 +8,6 @@
 #include "qp.h"
 #include "order_short.h"
 
-_Static_assert(IBV_WR_RDMA_WRITE == 0 && IBV_WR_RDMA_WRITE_WITH_IMM == 1 && IBV_WR_SEND == 2 && IBV_WR_SEND_WITH_IMM == 3 &&
-	       IBV_WR_RDMA_READ == 4, "kinds of requests are told apart by their order");
-
-/* Of one SGE or none, len bytes: is it a signal of a kind that needs no closer look? */
-static inline bool may_go_alone(const struct dp_qp *q, const struct ibv_send_wr *wr, uint32_t len)
-{
-	if (wr->opcode == IBV_WR_RDMA_WRITE)
-		return len < q->spread_min || (wr->send_flags & IBV_SEND_INLINE);
-	return wr->opcode <= IBV_WR_SEND_WITH_IMM;
-}
-
 /*
  * The provider took it: it writes [at, hi). Entered now, since its completion is not looked at without the lock, and what was
  * refused need not be taken back.
@@ -121,10 +110,20 @@ __attribute__((noinline)) static int post_lone_wr(struct dp_qp *q, struct ibv_se
 	return post_lone(q, wr, bad, len, false);
 }
 
-__attribute__((noinline)) static int post_lone_session(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
-						       uint32_t len)
+int dp_post_session_lone(struct dp_qp *q, struct ibv_send_wr *wr, uint32_t len)
 {
-	return post_lone(q, wr, bad, len, true);
+	return post_lone(q, wr, &q->bad, len, true);
+}
+
+static inline __attribute__((always_inline)) int post_rest(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+							    uint32_t len, bool session)
+{
+	return dp_bulk_like(wr, len) ? dp_bulk_post(q, wr, bad, session) : dp_post_tracked(q, wr, bad, session);
+}
+
+int dp_post_session_rest(struct dp_qp *q, struct ibv_send_wr *wr, uint32_t len)
+{
+	return post_rest(q, wr, &q->bad, len, true);
 }
 
 /*
@@ -134,9 +133,9 @@ __attribute__((noinline)) static int post_lone_session(struct dp_qp *q, struct i
 static inline __attribute__((always_inline)) int post_short(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
 							     uint32_t len, bool session)
 {
-	if (may_go_alone(q, wr, len))
-		return session ? post_lone_session(q, wr, bad, len) : post_lone_wr(q, wr, bad, len);
-	return dp_bulk_like(wr, len) ? dp_bulk_post(q, wr, bad, session) : dp_post_tracked(q, wr, bad, session);
+	if (dp_may_go_alone(q, wr, len))
+		return session ? dp_post_session_lone(q, wr, len) : post_lone_wr(q, wr, bad, len);
+	return post_rest(q, wr, bad, len, session);
 }
 
 static inline __attribute__((always_inline)) int post_one(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
@@ -171,14 +170,5 @@ int dp_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 
 int dp_post_session(struct dp_qp *q, struct ibv_send_wr *wr)
 {
-	struct ibv_send_wr *bad;
-
-	return wr && !wr->next ? post_one(q, wr, &bad, true) : dp_post_tracked(q, wr, &bad, true);
-}
-
-int dp_post_session_sge(struct dp_qp *q, struct ibv_send_wr *wr)
-{
-	struct ibv_send_wr *bad;
-
-	return post_short(q, wr, &bad, wr->sg_list->length, true);
+	return wr && !wr->next ? post_one(q, wr, &q->bad, true) : dp_post_tracked(q, wr, &q->bad, true);
 }

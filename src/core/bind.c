@@ -67,7 +67,7 @@ static int try(struct dp_qp *q, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 	case DP_QP_FAILING:
 	case DP_QP_PENDING:
 		ret = call_real(q, mw, bind);
-		if (!ret && (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_PENDING || dp_qp_records(q)))
+		if (!ret)
 			dp_qp_record(q, bind->wr_id, IBV_WR_BIND_MW, bind->send_flags);
 		break;
 	case DP_QP_BONDED:

@@ -192,7 +192,7 @@ static void finish(void *arg)
 	dp_bond_stop_seeking(b);
 	dp_timer_disarm(&b->timer);
 	dp_bond_spare_end(b);
-	dp_bond_broken_end(b);
+	dp_timer_disarm(&b->broken.timer);
 	for (p = &dp_bonds; *p && *p != b; p = &(*p)->next)
 		;
 	if (*p)

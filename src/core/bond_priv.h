@@ -107,7 +107,5 @@ int dp_set_nonblock(int fd);
 /* The GIDs of that port become addresses under which peers may look for this process's QPs. */
 void dp_advertise_port(const struct dp_verbs *real, struct ibv_context *ctx, uint8_t port);
 void dp_watch_siblings(struct dp_ctx *c);
-/* Forgets a twin that broke. */
-void dp_bond_broken_end(struct dp_bond *b);
 
 #endif

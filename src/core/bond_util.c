@@ -104,13 +104,6 @@ static void on_broken(struct dp_timer *t)
 	dp_drop(&b->q->ctl);
 }
 
-void dp_bond_broken_end(struct dp_bond *b)
-{
-	if (b->broken.twin)
-		dp_timer_disarm(&b->broken.timer);
-	b->broken.twin = NULL;
-}
-
 static void on_twin(struct ibv_qp *twin, enum ibv_event_type type)
 {
 	for (struct dp_bond *b = dp_bonds; b; b = b->next) {

@@ -104,8 +104,8 @@ __attribute__((noinline)) static bool find_room(struct dp_qp *q)
 	    dp_order_queued(o))
 		return false;
 	/* the provider has room for it that the program has not: post.c refuses it */
-	if (dp_order_may_hold(o) && o->given + q->cap.max_send_wr < end)
-		end = o->given + q->cap.max_send_wr;
+	if (dp_order_may_hold(o) && dp_order_given(o) + q->cap.max_send_wr < end)
+		end = dp_order_given(o) + q->cap.max_send_wr;
 	for (uint32_t r = 1; r < q->nrails; r++) {
 		uint64_t more = dp_qp_room_on(q, r) ? q->rail[r].sq_size - dp_order_outstanding(o, r) : 0;
 

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include "hidden.h"
 
 #define DP_MAX_RAILS 32
 #define DP_DEV_NAME 64
@@ -100,6 +101,6 @@ const struct dp_port_group *dp_config_group_named(const struct dp_config *cfg, c
 bool dp_config_has_port(const struct dp_config *cfg, const char *dev, int port);
 
 /* The process's configuration; read-only after dualport_core_start(). */
-extern struct dp_config dp_cfg;
+extern DP_HIDDEN struct dp_config dp_cfg;
 
 #endif

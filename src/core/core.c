@@ -5,6 +5,7 @@
 #include "gpu.h"
 #include "lag.h"
 #include "group.h"
+#include "known.h"
 #include "nvshmem.h"
 
 #include <errno.h>
@@ -60,6 +61,7 @@ static void in_child(void)
 	dp_lag_after_fork();
 	dp_peer_after_fork();
 	dp_ctx_after_fork();
+	dp_known_after_fork();
 	dp_qp_after_fork();
 	dp_tell_after_fork();
 	dp_cq_after_fork();

@@ -19,6 +19,7 @@
 
 #include "../preload/verbs.h"
 #include "config.h"
+#include "hidden.h"
 #include "hmap.h"
 #include "lock.h"
 #include "log.h"
@@ -36,7 +37,7 @@
  */
 #define DP_TLS __thread __attribute__((tls_model("initial-exec")))
 
-extern const struct dp_stub *dp_stub;
+extern DP_HIDDEN const struct dp_stub *dp_stub;
 
 /* ---- contexts (ctx.c) ------------------------------------------------------------------------------------- */
 
@@ -590,6 +591,7 @@ struct dp_qp {
 	uint64_t stuck_said;	   /* stuck.c: when its last line was written, and how many WRs were overdue since */
 	uint64_t stuck_more;
 	struct dp_copies copies;
+	struct ibv_send_wr *bad;   /* of a session, which nobody reads */
 	bool retry;		   /* rail 0's queue had no room for what may go: on the ready list until it has */
 	enum dp_wait_cause event;  /* what may let the first of the queue go */
 	bool sibling_refused;	   /* a twin took not what it should have taken */
@@ -627,7 +629,7 @@ struct dp_qp {
 	bool settled;	      /* bonded, or never will be; bond_life.c, its lock */
 };
 
-extern struct dp_hmap dp_qps; /* ibv_qp pointer -> struct dp_qp */
+extern DP_HIDDEN struct dp_hmap dp_qps; /* ibv_qp pointer -> struct dp_qp */
 
 struct dp_qp *dp_qp_find(struct ibv_qp *qp);
 void dp_qp_hold(struct dp_qp *q);

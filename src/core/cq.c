@@ -146,7 +146,7 @@ int dp_destroy_cq(struct ibv_cq *cq)
 	}
 	dp_progress_forget(q);
 	dp_channel_detach(q);
-	dp_cqex_forget();
+	dp_cqex_hide(q);
 	/* it may be refused, so whoever polls meanwhile must find the record */
 	ret = real->destroy_cq(cq);
 	if (ret) {
@@ -156,6 +156,7 @@ int dp_destroy_cq(struct ibv_cq *cq)
 			dp_progress_watch(q);
 		return ret;
 	}
+	dp_cqex_close(q);
 	dp_hmap_del_if(&dp_cqs, (uintptr_t)cq, q); /* a new one may have its address already */
 	dp_progress_forget(q);
 	free_cq(q);

@@ -5,7 +5,7 @@
 
 #include "qp.h"
 
-extern struct dp_hmap dp_cqs; /* ibv_cq pointer -> struct dp_cq */
+extern DP_HIDDEN struct dp_hmap dp_cqs; /* ibv_cq pointer -> struct dp_cq */
 
 /* ---- ready.c */
 

@@ -11,6 +11,7 @@
  *
  * As with QPs (qpex.c), only threads of the program change its pointers.
  */
+#include "known.h"
 #include "qp.h"
 
 #include <errno.h>
@@ -43,6 +44,7 @@ struct slots {
 };
 
 struct dp_cqex {
+	struct dp_known known; /* open: start_poll has given one, with polling held, until end_poll */
 	struct ibv_cq_ex *ex;
 	struct dp_cq *cq;
 	struct slots real;
@@ -51,44 +53,33 @@ struct dp_cqex {
 	dp_fast polling;       /* from start_poll to end_poll, as providers do; before dp_cq.lock */
 	_Atomic bool installed; /* changed with dp_cq.lock */
 	_Atomic(void *) owner; /* the thread that holds it, where that is the program's; it alone reads its own value */
-	_Atomic bool open;     /* start_poll has given one, with polling held, until end_poll */
 	struct ibv_wc wc;      /* what the readers give */
 	struct dp_wc_more more;
 	int err; /* of the last read */
 };
 
-/* As qpex.c's. Its address names the thread. */
-static DP_TLS struct {
-	const struct ibv_cq_ex *ex;
-	unsigned int freed;
-	struct dp_cqex *x;
-} latest;
-
-static _Atomic unsigned int freed; /* how many went */
+static struct dp_cqex none;
+static DP_TLS struct dp_cqex *latest = &none; /* what this thread used last. Its address names the thread. */
+static struct dp_known *spare;
 
 static void *self(void)
 {
 	return &latest;
 }
 
-/* relaxed: as in qpex.c */
-static inline bool found(const struct ibv_cq_ex *ex)
-{
-	return latest.ex == ex && latest.freed == atomic_load_explicit(&freed, memory_order_relaxed);
-}
-
 __attribute__((noinline)) static struct dp_cqex *find(struct ibv_cq_ex *ex)
 {
-	latest.freed = atomic_load_explicit(&freed, memory_order_relaxed);
-	latest.x = dp_cq_find(ibv_cq_ex_to_cq(ex))->ex;
-	latest.ex = ex;
-	return latest.x;
+	struct dp_cqex *x = dp_cq_find(ibv_cq_ex_to_cq(ex))->ex;
+
+	dp_known_found(&x->known, ex);
+	latest = x;
+	return x;
 }
 
 /* Otherwise the polling began with the provider's start_poll. It may have been handed to this thread, as with QPs. */
-static inline bool is_open(const struct dp_cqex *x)
+static inline bool is_open(const struct dp_cqex *x, const struct ibv_cq_ex *ex)
 {
-	return atomic_load_explicit(&x->open, memory_order_relaxed);
+	return dp_known_open(&x->known, ex);
 }
 
 /* Does this thread hold polling? */
@@ -226,7 +217,7 @@ static void restore_if_unused(struct dp_cqex *x)
 /* With polling held, which is ours no more. */
 static inline int give_up(struct dp_cqex *x, int err)
 {
-	atomic_store_explicit(&x->open, false, memory_order_relaxed);
+	dp_known_set_open(&x->known, NULL);
 	atomic_store_explicit(&x->owner, NULL, memory_order_relaxed);
 	dp_drop(&x->polling);
 	return err;
@@ -247,7 +238,7 @@ static inline __attribute__((always_inline)) int start(struct dp_cqex *x, struct
 	ret = take_one(x);
 	if (__builtin_expect(ret, 0))
 		return give_up(x, ret);
-	atomic_store_explicit(&x->open, true, memory_order_relaxed);
+	dp_known_set_open(&x->known, x->ex);
 	return 0;
 }
 
@@ -276,19 +267,23 @@ __attribute__((noinline)) static int find_and_start(struct ibv_cq_ex *ex, struct
 
 static int our_start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 {
-	struct dp_cqex *x = latest.x;
+	struct dp_cqex *x = latest;
 
-	if (__builtin_expect(!found(ex) || !dp_try(&x->polling), 0))
+	/* NULL: as in qpex.c */
+	if (__builtin_expect(!x || !dp_known_is(&x->known, ex) || !dp_try(&x->polling), 0))
 		return find_and_start(ex, attr);
 	return __builtin_expect(is_ours(x), 1) ? start(x, attr) : start_native(x, attr);
 }
 
 static int our_next_poll(struct ibv_cq_ex *ex)
 {
-	struct dp_cqex *x = found(ex) ? latest.x : find(ex);
+	struct dp_cqex *x = latest;
 
-	if (!is_open(x))
-		return x->real.next_poll(ex);
+	if (!is_open(x, ex)) {
+		x = find(ex);
+		if (!is_open(x, ex))
+			return x->real.next_poll(ex);
+	}
 	/* it may have been handed to this thread, which may poll otherwise meanwhile */
 	atomic_store_explicit(&x->owner, self(), memory_order_relaxed);
 	return take_one(x);
@@ -298,7 +293,7 @@ __attribute__((noinline)) static void other_end_poll(struct ibv_cq_ex *ex)
 {
 	struct dp_cqex *x = find(ex);
 
-	if (is_open(x))
+	if (is_open(x, ex))
 		give_up(x, 0);
 	else
 		x->real.end_poll(ex);
@@ -306,8 +301,10 @@ __attribute__((noinline)) static void other_end_poll(struct ibv_cq_ex *ex)
 
 static void our_end_poll(struct ibv_cq_ex *ex)
 {
-	if (__builtin_expect(found(ex) && is_open(latest.x), 1))
-		give_up(latest.x, 0);
+	struct dp_cqex *x = latest;
+
+	if (__builtin_expect(is_open(x, ex), 1))
+		give_up(x, 0);
 	else
 		other_end_poll(ex);
 }
@@ -318,13 +315,13 @@ static void our_end_poll(struct ibv_cq_ex *ex)
 	{                                                                                                             \
 		struct dp_cqex *x = find(ex);                                                                         \
                                                                                                                       \
-		return is_open(x) ? (value) : x->real.read_##name(ex);                                                   \
+		return is_open(x, ex) ? (value) : x->real.read_##name(ex);                                            \
 	}                                                                                                             \
 	static type our_read_##name(struct ibv_cq_ex *ex)                                                             \
 	{                                                                                                             \
-		struct dp_cqex *x = latest.x;                                                                         \
+		struct dp_cqex *x = latest;                                                                           \
                                                                                                                       \
-		return __builtin_expect(found(ex) && is_open(x), 1) ? (value) : other_read_##name(ex);                      \
+		return __builtin_expect(is_open(x, ex), 1) ? (value) : other_read_##name(ex);                         \
 	}
 READERS(READER)
 #undef READER
@@ -333,7 +330,7 @@ static void our_read_tm_info(struct ibv_cq_ex *ex, struct ibv_wc_tm_info *info)
 {
 	struct dp_cqex *x = find(ex);
 
-	if (!is_open(x)) {
+	if (!is_open(x, ex)) {
 		x->real.read_tm_info(ex, info);
 		return;
 	}
@@ -368,18 +365,24 @@ void dp_cqex_install(struct dp_cq *cq)
 #undef WRAP
 }
 
-void dp_cqex_forget(void)
+void dp_cqex_hide(struct dp_cq *cq)
 {
-	atomic_fetch_add_explicit(&freed, 1, memory_order_relaxed);
+	if (cq->ex)
+		dp_known_hide(&cq->ex->known);
+}
+
+void dp_cqex_close(struct dp_cq *cq)
+{
+	if (cq->ex)
+		dp_known_gone(&cq->ex->known);
 }
 
 void dp_cqex_free(struct dp_cq *cq)
 {
 	if (!cq->ex)
 		return;
-	dp_cqex_forget();
 	dp_lock_fini(&cq->ex->polling);
-	free(cq->ex);
+	dp_known_put(&spare, &cq->ex->known);
 	cq->ex = NULL;
 }
 
@@ -391,7 +394,7 @@ void dp_cqex_after_fork(struct dp_cq *cq)
 
 static struct dp_cqex *make(struct ibv_cq_ex *ex, const struct ibv_cq_init_attr_ex *attr)
 {
-	struct dp_cqex *x = calloc(1, sizeof(*x));
+	struct dp_cqex *x = dp_known_get(&spare, sizeof(*x));
 
 	if (!x)
 		return NULL;
@@ -447,10 +450,8 @@ struct ibv_cq_ex *dp_create_cq_ex(struct ibv_context *ctx, struct ibv_cq_init_at
 		x->cq = dp_cq_adopt(c, ibv_cq_ex_to_cq(ex), x, shadow);
 		if (x->cq)
 			return ex;
-	}
-	if (x) {
 		dp_lock_fini(&x->polling);
-		free(x);
+		dp_known_put(&spare, &x->known);
 	}
 	if (shadow)
 		dp_channel_attach_plain(shadow, ibv_cq_ex_to_cq(ex));

@@ -201,6 +201,22 @@ static bool unflushed(const struct dp_qp *q)
 	return false;
 }
 
+/* Whoever waits until what went over broken twins is visible cannot be told of that any more. */
+static void dead_flushed(struct dp_qp *q)
+{
+	for (uint32_t r = 1; r < q->nrails; r++)
+		if (q->rail[r].dead)
+			dp_order_flush_over(&q->order, r);
+}
+
+/* Is an earlier op known to have failed than that of a sibling's error? */
+static bool is_later(const struct dp_qp *q, enum ibv_wc_status status, uint64_t pos)
+{
+	if (q->fail_waits) /* a flush of which nothing is known stands behind it, a refusal ends the waiting */
+		return pos == UINT64_MAX ? status == IBV_WC_WR_FLUSH_ERR : pos >= q->fail_pos;
+	return q->fail_before && pos != UINT64_MAX && pos >= q->fail_before;
+}
+
 /*
  * One port would have done what stands before the op that failed, and rail 0 in ERR could not: until then it goes on, but nothing
  * of that op or behind it is posted any more.
@@ -261,9 +277,8 @@ void dp_fail_waited(struct dp_qp *q)
 	if (!done && now < q->fail_deadline && (rail0_tells(q) || now < q->fail_since + SILENT_NS))
 		return;
 	begin(q, true, done ? q->fail_pos : 0);
-	for (uint32_t r = 1; done && r < q->nrails; r++)
-		if (q->rail[r].dead)
-			dp_order_flush_over(&q->order, r);
+	if (done)
+		dead_flushed(q);
 }
 
 void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos)
@@ -278,15 +293,11 @@ void dp_fail_sibling(struct dp_qp *q, enum ibv_wc_status status, uint64_t pos)
 		/* nothing was on its way there: the program need not know */
 		dp_warn("qp 0x%x: its twins broke while idle; one port from here on", q->qp_num);
 		dp_order_unbond(&q->order);
-		/* a later request that waits until what went there is visible cannot be told of that any more */
-		for (uint32_t r = 1; r < q->nrails; r++)
-			if (q->rail[r].dead)
-				dp_order_flush_over(&q->order, r);
+		dead_flushed(q);
 		return;
 	}
-	if (q->fail_waits ? pos >= q->fail_pos && (pos != UINT64_MAX || status == IBV_WC_WR_FLUSH_ERR) :
-			    q->fail_before && pos >= q->fail_before && pos != UINT64_MAX)
-		return; /* what failed before it is known */
+	if (is_later(q, status, pos))
+		return;
 	if (q->fail_status == IBV_WC_SUCCESS || (q->fail_waits && pos < q->fail_pos)) {
 		q->fail_status = status;
 		q->fail_pos = q->fail_next = pos;
@@ -381,14 +392,8 @@ static bool on_its_way(const struct dp_qp *q)
 /* Are the siblings well, and have not done all of what stands before rail 0's first error? */
 static bool settling(const struct dp_qp *q)
 {
-	const struct dp_order *o = &q->order;
-
-	if (q->fail_status != IBV_WC_SUCCESS || q->twins_err || q->fail_before <= o->tail)
-		return false;
-	for (uint32_t r = 1; r < q->nrails; r++)
-		if (o->done[r] < dp_order_rail(o, q->fail_before - 1, r)->seq)
-			return true;
-	return false;
+	return q->fail_status == IBV_WC_SUCCESS && !q->twins_err &&
+	       !dp_order_done_before(&q->order, q->fail_before, UINT32_MAX);
 }
 
 void dp_fail_go_on(struct dp_qp *q)

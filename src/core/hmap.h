@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "hidden.h"
 #include "lock.h"
 
 struct dp_hslot {
@@ -31,7 +32,7 @@ struct dp_hmap {
 };
 
 /* A map's table before the first key comes: look-ups need not ask whether there is one. */
-extern struct dp_htab dp_hmap_none;
+extern DP_HIDDEN struct dp_htab dp_hmap_none;
 
 #define DP_HMAP_INIT { .tab = &dp_hmap_none, .lock = PTHREAD_MUTEX_INITIALIZER }
 

@@ -65,10 +65,15 @@ static inline void dp_take_fast(dp_fast *l)
 	if (__builtin_expect(!dp_try_fast(l), 0))
 		dp_fast_wait(l);
 }
-static inline void dp_drop_fast(dp_fast *l)
+/* dp_drop() but for dp_fast_wake(), which is for the caller if it says true. */
+static inline bool dp_fast_drop(dp_fast *l)
 {
 	/* one exchange says whether somebody sleeps: who comes to do so after it finds the lock free */
-	if (__builtin_expect(atomic_exchange_explicit(&l->v, DP_FAST_FREE, memory_order_release) == DP_FAST_AWAITED, 0))
+	return atomic_exchange_explicit(&l->v, DP_FAST_FREE, memory_order_release) == DP_FAST_AWAITED;
+}
+static inline void dp_drop_fast(dp_fast *l)
+{
+	if (__builtin_expect(dp_fast_drop(l), 0))
 		dp_fast_wake(l);
 }
 

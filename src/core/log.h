@@ -7,10 +7,11 @@
 #define DUALPORT_LOG_H
 
 #include <stdbool.h>
+#include "hidden.h"
 
 enum dp_log_level { DP_LOG_QUIET, DP_LOG_WARN, DP_LOG_INFO, DP_LOG_TRACE };
 
-extern enum dp_log_level dp_log_level; /* DP_LOG_WARN until the configuration says otherwise */
+extern DP_HIDDEN enum dp_log_level dp_log_level; /* DP_LOG_WARN until the configuration says otherwise */
 /* NULL, or says whether descriptor 2 may be written to. Set before there are threads. */
 extern bool (*dp_log_may)(void);
 

@@ -495,6 +495,9 @@ bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsign
 {
 	struct dp_op_desc d = { .flags = DP_OP_ALL | dp_qp_signaled(q, send_flags) };
 
+	/* errors are given in the order of the records, and those have theirs last */
+	if (q->order.post0 != q->order.next || q->fake_pos != UINT64_MAX)
+		return false;
 	if (!dp_qp_room(q)) {
 		q->unrecorded = true;
 		return false;
@@ -602,6 +605,7 @@ int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr 
 	dp_take(&q->lock);
 	switch (atomic_load_explicit(&q->state, memory_order_relaxed)) {
 	case DP_QP_PENDING:
+	case DP_QP_FAILING: /* rail 0 flushes it, and its error is known by the record */
 		ret = post_pending(q, wr, bad, session);
 		break;
 	case DP_QP_BONDED:
@@ -616,10 +620,6 @@ int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr 
 		}
 		dp_meter_update(q);
 		dp_qp_update_busy(q);
-		break;
-	case DP_QP_FAILING:
-		/* rail 0 flushes it, and its error is known by the record */
-		ret = dp_qp_records(q) ? post_pending(q, wr, bad, session) : pass(q, wr, bad, session);
 		break;
 	default:
 		ret = pass(q, wr, bad, session);

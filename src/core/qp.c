@@ -89,7 +89,7 @@ static void forget(struct dp_qp *q)
 {
 	dp_hmap_del(&dp_qps, (uintptr_t)q->qp);
 	dp_hmap_del_if(&q->c->qpns, q->qp_num, q);
-	dp_qpex_forget();
+	dp_qpex_hide(q);
 }
 
 /* The same of its completions, for which it stays until it is gone: those who poll meanwhile must know whose they are. */
@@ -236,8 +236,8 @@ static void set_state(struct dp_qp *q, enum dp_qp_state state)
 {
 	/* the short ways look at this alone */
 	dp_order_shut(&q->order);
-	/* release: post_send reads the state without the lock, then what was made ready for it */
-	atomic_store_explicit(&q->state, state, memory_order_release);
+	/* post_send reads the state without the lock, then what was made ready for it; seq_cst: for dp_known_found() */
+	atomic_store_explicit(&q->state, state, memory_order_seq_cst);
 }
 
 int dp_qp_track(struct dp_qp *q)
@@ -273,6 +273,8 @@ static void to_native(struct dp_qp *q)
 	if (atomic_load_explicit(&q->state, memory_order_relaxed) == DP_QP_NATIVE)
 		return;
 	set_state(q, DP_QP_NATIVE);
+	/* its next wr_start looks for it and finds out; a session that began by now is played */
+	dp_qpex_hide(q);
 	dp_meter_drop(q);
 	dp_queue_drop(q);
 	dp_fail_end(q);
@@ -514,6 +516,7 @@ void dp_qp_abandon(struct dp_qp *q)
 	if (!q->destroyed) {
 		q->destroyed = true;
 		forget(q);
+		dp_qpex_close(q);
 		forget_sender(q);
 		dp_tell_forget(q);
 		dp_bond_end(q);
@@ -545,8 +548,10 @@ int dp_destroy_qp(struct ibv_qp *qp)
 	dp_drop(&q->ctl);
 	/* without ctl: it waits until the program has acknowledged the QP's events, and the control thread must not */
 	ret = q->c->real->destroy_qp(qp);
-	if (!ret)
+	if (!ret) {
+		dp_qpex_close(q);
 		forget_sender(q);
+	}
 	dp_take(&q->ctl);
 	if (ret) {
 		if (enter(q))

@@ -42,8 +42,9 @@ static inline void dp_slot_fill(struct dp_slot *s, uint64_t wr_id, uint32_t byte
 bool dp_qp_room(struct dp_qp *q);
 
 /*
- * The depth as the program knows it: what it was not told of still fills its send queue, unsignalled ones included. Is the op at pos, which was added
- * last, beyond it? Where nothing is held, the provider knows of one that goes at once, and may have more room than it says.
+ * The depth as the program knows it: what it was not told of still fills its send queue, unsignalled ones included. Is the op
+ * at pos, which was added last, beyond it? Where nothing is held, the provider knows of one that goes at once, and may have more
+ * room than it says.
  */
 static inline bool dp_qp_too_deep(struct dp_qp *q, uint64_t pos, bool goes)
 {
@@ -63,8 +64,8 @@ static inline unsigned dp_qp_op_flags(const struct dp_qp *q, unsigned int send_f
 	return dp_qp_signaled(q, send_flags) | (send_flags & IBV_SEND_FENCE);
 }
 /*
- * PENDING: records a request that passed natively. False: there is no room, so q cannot bond any more, and completions
- * pass as they come. With lock held. post.c.
+ * PENDING, FAILING: records a request that passed natively. False: there is no room, so q cannot bond any more, and completions
+ * pass as they come; or it failed with some that the provider was never given. With lock held. post.c.
  */
 bool dp_qp_record(struct dp_qp *q, uint64_t wr_id, enum ibv_wr_opcode op, unsigned int send_flags);
 
@@ -241,16 +242,33 @@ void dp_spare_up(struct dp_qp *q);
  * session is open, no lock of q held.
  */
 int dp_post_session(struct dp_qp *q, struct ibv_send_wr *wr);
-/* The same of one request that has one SGE. */
-int dp_post_session_sge(struct dp_qp *q, struct ibv_send_wr *wr);
+/* The same of one request of one SGE, len bytes, by what dp_may_go_alone() says of it. */
+int dp_post_session_lone(struct dp_qp *q, struct ibv_send_wr *wr, uint32_t len);
+int dp_post_session_rest(struct dp_qp *q, struct ibv_send_wr *wr, uint32_t len);
+
+_Static_assert(IBV_WR_RDMA_WRITE == 0 && IBV_WR_RDMA_WRITE_WITH_IMM == 1 && IBV_WR_SEND == 2 && IBV_WR_SEND_WITH_IMM == 3 &&
+	       IBV_WR_RDMA_READ == 4, "kinds of requests are told apart by their order");
+
+/* Of one SGE or none, len bytes: is it a signal of a kind that needs no closer look? */
+static inline bool dp_may_go_alone(const struct dp_qp *q, const struct ibv_send_wr *wr, uint32_t len)
+{
+	if (wr->opcode == IBV_WR_RDMA_WRITE)
+		return len < q->spread_min || (wr->send_flags & IBV_SEND_INLINE);
+	return wr->opcode <= IBV_WR_SEND_WITH_IMM;
+}
+
 /* Gives the session to the provider. Returns its error: then it took none. With lock held or not. */
 int dp_qpex_play(struct dp_qp *q);
 /* Can a QP made for these IBV_QP_EX_WITH_* be bonded? */
 bool dp_qpex_can(uint64_t send_ops);
 int dp_qpex_new(struct dp_qp *q); /* 0, or -errno: the QP stays native */
 void dp_qpex_free(struct dp_qp *q);
-/* A program's QP is going to be destroyed, or a record freed: no thread takes what gets its address for it. */
-void dp_qpex_forget(void);
+/*
+ * No session is collected without a look-up: it is native, or is going to be destroyed and nobody takes what gets its address for
+ * it. Close: it was destroyed, maybe with an open session.
+ */
+void dp_qpex_hide(struct dp_qp *q);
+void dp_qpex_close(struct dp_qp *q);
 /*
  * From here on sessions are collected. In a thread of the program's, as all that changes its pointers; with ctl
  * held.
@@ -261,11 +279,6 @@ bool dp_qpex_before_modify(struct dp_qp *q);
 void dp_qpex_after_modify(struct dp_qp *q, bool locked);
 void dp_qpex_after_fork(struct dp_qp *q);
 
-/* FAILING: can what rail 0 takes be recorded? Not behind what it was never given. With lock held. */
-static inline bool dp_qp_records(const struct dp_qp *q)
-{
-	return q->order.post0 == q->order.next && q->fake_pos == UINT64_MAX;
-}
 /* What post_send does for a QP that is not native; session: wr is what ibv_wr_* collected. No lock held. */
 int dp_post_tracked(struct dp_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad, bool session);
 /* A twin took not what it should have taken: q fails. No lock of q held. */
@@ -457,8 +470,8 @@ void dp_cqex_leave(struct dp_cq *cq);
 void dp_cqex_install(struct dp_cq *cq);
 bool dp_cqex_single(const struct dp_cq *cq); /* made for one thread? False if it is not extended. */
 void dp_cqex_free(struct dp_cq *cq);
-/* A program's CQ is going to be destroyed: as dp_qpex_forget(). */
-void dp_cqex_forget(void);
+void dp_cqex_hide(struct dp_cq *cq); /* as dp_qpex_hide() and _close() */
+void dp_cqex_close(struct dp_cq *cq);
 void dp_cqex_after_fork(struct dp_cq *cq);
 
 #endif

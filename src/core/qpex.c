@@ -14,37 +14,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What this thread found last, which spares the look-ups, as long as none went since: another may have its address. */
-static DP_TLS struct {
-	const struct ibv_qp_ex *ex;
-	unsigned int freed;
-	struct dp_qpex *x;
-} latest;
-
-static _Atomic unsigned int freed; /* how many went */
-
-/* relaxed: the program has made a queue pair known to the thread by which it posts, and with it what went before */
-static inline bool found(const struct ibv_qp_ex *ex)
-{
-	return latest.ex == ex && latest.freed == atomic_load_explicit(&freed, memory_order_relaxed);
-}
+static struct dp_qpex none;
+static DP_TLS struct dp_qpex *latest = &none; /* what this thread used last */
 
 __attribute__((noinline)) static struct dp_qpex *find(const struct ibv_qp_ex *ex)
 {
-	latest.freed = atomic_load_explicit(&freed, memory_order_relaxed);
 	/* qp_base is its first member */
-	latest.x = ((struct dp_qp *)dp_hmap_getp(&dp_qps, ex))->ex;
-	latest.ex = ex;
-	return latest.x;
+	struct dp_qpex *x = ((struct dp_qp *)dp_hmap_getp(&dp_qps, ex))->ex;
+
+	latest = x;
+	return x;
 }
 
 /*
  * Is a session collected here? Otherwise it began with the provider's wr_start, and is the provider's. Whoever has begun one may
  * hand it to another thread (which then has seen it begin): providers' locks do not mind.
  */
-static inline bool is_open(const struct dp_qpex *x)
+static inline bool is_open(const struct dp_qpex *x, const struct ibv_qp_ex *ex)
 {
-	return atomic_load_explicit(&x->open, memory_order_relaxed);
+	return dp_known_open(&x->known, ex);
 }
 
 #define UNPACK(...) __VA_ARGS__
@@ -58,15 +46,17 @@ static inline bool is_open(const struct dp_qpex *x)
 	{                                                                                                             \
 		struct dp_qpex *x = find(ex);                                                                         \
                                                                                                                       \
-		if (is_open(x))                                                                                       \
+		if (is_open(x, ex))                                                                                   \
 			collect_##slot(x, UNPACK args);                                                               \
 		else                                                                                                  \
 			x->real.slot args;                                                                            \
 	}                                                                                                             \
 	static void our_##slot(__VA_ARGS__)                                                                           \
 	{                                                                                                             \
-		if (__builtin_expect(found(ex) && is_open(latest.x), 1))                                              \
-			collect_##slot(latest.x, UNPACK args);                                                        \
+		struct dp_qpex *x = latest;                                                                           \
+                                                                                                                      \
+		if (__builtin_expect(is_open(x, ex), 1))                                                              \
+			collect_##slot(x, UNPACK args);                                                               \
 		else                                                                                                  \
 			other_##slot args;                                                                            \
 	}                                                                                                             \
@@ -102,13 +92,21 @@ static inline __attribute__((always_inline)) struct dp_ex_wr *begin(const struct
 
 	x->cur = w;
 	w->wr.wr_id = ex->wr_id;
-	w->wr.next = NULL;
 	w->wr.num_sge = 0;
 	w->wr.opcode = op;
 	/* here a setter says that data are inline, not the flag */
 	w->wr.send_flags = ex->wr_flags & ~(unsigned int)IBV_SEND_INLINE;
 	w->setter = DP_EX_NO_DATA;
 	return w;
+}
+
+/* The session will be refused. Its last request takes no data any more, and is not one of one SGE whatever it had. */
+static void refuse(struct dp_qpex *x, int err)
+{
+	x->err = err;
+	if (x->cur)
+		x->cur->setter = DP_EX_NO_DATA;
+	x->cur = NULL;
 }
 
 /* Makes room for more requests, or takes the last one back. */
@@ -121,8 +119,7 @@ __attribute__((noinline)) static void more(struct dp_qpex *x)
 		x->last = x->wrs + cap - 1;
 		x->cur = x->next - 1;
 	} else {
-		x->err = ENOMEM;
-		x->cur = NULL;
+		refuse(x, ENOMEM);
 		x->next--;
 	}
 }
@@ -189,6 +186,7 @@ OURS(wr_bind_mw, (ex, mw, rkey, info), struct ibv_qp_ex *ex, struct ibv_mw *mw, 
 	w->wr.bind_mw.rkey = rkey;
 	w->wr.bind_mw.bind_info = *info;
 	begun(x, w);
+	x->cur = NULL;
 }
 
 OURS(wr_local_inv, (ex, rkey), struct ibv_qp_ex *ex, uint32_t rkey)
@@ -237,8 +235,11 @@ static inline __attribute__((always_inline)) struct ibv_sge *more_sges(struct dp
 
 	if (!w)
 		return NULL;
+	/* a session of one request that was given data twice, these not the last, has left them */
+	if (w == x->wrs)
+		x->nsges = x->nbytes = 0;
 	if (!room((void **)&x->sges, &x->cap_sges, x->nsges, n, sizeof(*x->sges))) {
-		x->err = ENOMEM;
+		refuse(x, ENOMEM);
 		return NULL;
 	}
 	w->sge = x->nsges;
@@ -255,7 +256,6 @@ OURS(wr_set_sge, (ex, lkey, addr, length), struct ibv_qp_ex *ex, uint32_t lkey, 
 	if (!w)
 		return;
 	w->one = (struct ibv_sge){ .addr = addr, .length = length, .lkey = lkey };
-	w->wr.sg_list = &w->one;
 	w->wr.num_sge = 1;
 	w->setter = DP_EX_SGE;
 }
@@ -267,7 +267,7 @@ OURS(wr_set_sge_list, (ex, n, list), struct ibv_qp_ex *ex, size_t n, const struc
 	(void)ex;
 	/* the provider refuses it for its length, and must be the first to look at it */
 	if (x->cur && n > x->max_sge) {
-		x->cur->wr.sg_list = (struct ibv_sge *)list;
+		x->cur->theirs = list;
 		x->cur->wr.num_sge = n < INT32_MAX ? (int)n : INT32_MAX;
 		x->cur->setter = DP_EX_TOO_MANY;
 		return;
@@ -283,13 +283,13 @@ OURS(wr_set_sge_list, (ex, n, list), struct ibv_qp_ex *ex, size_t n, const struc
 /* One piece of all, however many the program has: nobody can tell them apart any more. */
 static void set_inline(struct dp_qpex *x, size_t n, const struct ibv_data_buf *list)
 {
-	size_t at = x->nbytes, len = 0;
+	size_t at, len = 0;
 	struct ibv_sge *s;
 
 	for (size_t i = 0; i < n; i++) {
 		/* what no provider takes is not copied either */
 		if (list[i].length > (size_t)UINT16_MAX - len) {
-			x->err = EINVAL;
+			refuse(x, EINVAL);
 			return;
 		}
 		len += list[i].length;
@@ -297,8 +297,9 @@ static void set_inline(struct dp_qpex *x, size_t n, const struct ibv_data_buf *l
 	s = more_sges(x, 1);
 	if (!s)
 		return;
+	at = x->nbytes;
 	if (!room((void **)&x->bytes, &x->cap_bytes, at, len, 1)) {
-		x->err = ENOMEM;
+		refuse(x, ENOMEM);
 		return;
 	}
 	for (size_t i = 0; i < n; i++) {
@@ -308,7 +309,6 @@ static void set_inline(struct dp_qpex *x, size_t n, const struct ibv_data_buf *l
 	}
 	*s = (struct ibv_sge){ .addr = at, .length = (uint32_t)len };
 	x->cur->setter = DP_EX_INLINE;
-	x->cur->wr.send_flags |= IBV_SEND_INLINE;
 }
 
 OURS(wr_set_inline_data, (ex, addr, length), struct ibv_qp_ex *ex, void *addr, size_t length)
@@ -339,18 +339,10 @@ __attribute__((noinline)) static void start_native(struct dp_qpex *x)
 }
 
 /* With session held. */
-static inline __attribute__((always_inline)) void start(struct dp_qpex *x)
+static inline __attribute__((always_inline)) void start(struct dp_qpex *x, const struct ibv_qp_ex *ex)
 {
-	/* acquire: as in dp_post_send() */
-	if (__builtin_expect(!x->installed ||
-			     atomic_load_explicit(&x->q->state, memory_order_acquire) == DP_QP_NATIVE, 0)) {
-		start_native(x);
-		return;
-	}
-	atomic_store_explicit(&x->open, true, memory_order_relaxed);
+	dp_known_set_open(&x->known, ex);
 	x->next = x->wrs;
-	x->nsges = x->nbytes = 0;
-	x->err = 0;
 	x->cur = NULL;
 }
 
@@ -359,20 +351,33 @@ __attribute__((noinline)) static void find_and_start(const struct ibv_qp_ex *ex)
 	struct dp_qpex *x = find(ex);
 
 	dp_take(&x->session);
-	start(x);
+	if (x->installed)
+		dp_known_found(&x->known, ex);
+	/* seq_cst: if it becomes native after this, it is hidden after it was found */
+	if (!x->installed || atomic_load_explicit(&x->q->state, memory_order_seq_cst) == DP_QP_NATIVE)
+		start_native(x);
+	else
+		start(x, ex);
 }
 
 static void our_wr_start(struct ibv_qp_ex *ex)
 {
-	if (__builtin_expect(found(ex) && dp_try(&latest.x->session), 1))
-		start(latest.x);
+	struct dp_qpex *x = latest;
+
+	/*
+	 * NULL: the thread was being made while the core was opened, and the C library forgot to give it what its variables
+	 * begin with
+	 */
+	if (__builtin_expect(x && dp_known_is(&x->known, ex) && dp_try(&x->session), 1))
+		start(x, ex);
 	else
 		find_and_start(ex);
 }
 
-static inline void end(struct dp_qpex *x)
+static void end(struct dp_qpex *x)
 {
-	atomic_store_explicit(&x->open, false, memory_order_relaxed);
+	dp_ex_fresh(x);
+	dp_known_set_open(&x->known, NULL);
 	dp_drop(&x->session);
 }
 
@@ -383,10 +388,14 @@ __attribute__((noinline)) static void link_list(struct dp_qpex *x)
 		w->wr.next = w + 1 < x->next ? &w[1].wr : NULL;
 		if (w->setter == DP_EX_SGE)
 			w->wr.sg_list = &w->one;
-		else if (w->setter != DP_EX_TOO_MANY)
+		else if (w->setter == DP_EX_TOO_MANY)
+			w->wr.sg_list = (struct ibv_sge *)w->theirs;
+		else
 			w->wr.sg_list = w->wr.num_sge ? &x->sges[w->sge] : NULL;
-		if (w->setter == DP_EX_INLINE)
+		if (w->setter == DP_EX_INLINE) {
 			w->wr.sg_list->addr += (uintptr_t)x->bytes;
+			w->wr.send_flags |= IBV_SEND_INLINE;
+		}
 		if (w->wr.opcode == IBV_WR_BIND_MW && w->wr.bind_mw.mw)
 			w->wr.bind_mw.mw = &w->mw;
 	}
@@ -404,28 +413,36 @@ __attribute__((noinline)) static int other_wr_complete(struct ibv_qp_ex *ex)
 	struct dp_qpex *x = find(ex);
 	int ret;
 
-	if (!is_open(x))
+	if (!is_open(x, ex))
 		return x->real.wr_complete(ex);
 	ret = x->err ? x->err : dp_post_session(x->q, list_of(x));
 	end(x);
 	return ret;
 }
 
+/* With ret as it is, so that our_wr_complete() keeps it nowhere. */
+__attribute__((noinline)) static int wake(struct dp_qpex *x, int ret)
+{
+	dp_fast_wake(&x->session);
+	return ret;
+}
+
 static int our_wr_complete(struct ibv_qp_ex *ex)
 {
-	struct dp_qpex *x = latest.x;
+	struct dp_qpex *x = latest;
 	struct dp_ex_wr *w;
 	int ret;
 
-	if (__builtin_expect(!found(ex) || !is_open(x), 0))
+	if (__builtin_expect(!is_open(x, ex), 0))
 		return other_wr_complete(ex);
 	w = x->wrs;
-	/* one of one SGE is a list as it is */
-	if (__builtin_expect(x->err || x->next != w + 1 || w->setter != DP_EX_SGE || w->wr.opcode == IBV_WR_BIND_MW, 0))
+	/* one of one SGE, the first being the last, is a list as it is */
+	if (__builtin_expect(x->cur != w || w->setter != DP_EX_SGE, 0))
 		return other_wr_complete(ex);
-	ret = dp_post_session_sge(x->q, &w->wr);
-	end(x);
-	return ret;
+	ret = dp_may_go_alone(x->q, &w->wr, w->one.length) ? dp_post_session_lone(x->q, &w->wr, w->one.length)
+							   : dp_post_session_rest(x->q, &w->wr, w->one.length);
+	dp_known_set_open(&x->known, NULL);
+	return __builtin_expect(dp_fast_drop(&x->session), 0) ? wake(x, ret) : ret;
 }
 
 OURS(wr_abort, (ex), struct ibv_qp_ex *ex)
@@ -439,8 +456,3 @@ const struct dp_ex_slots dp_ex_ours = {
 	DP_EX_SLOTS(OUR)
 #undef OUR
 };
-
-void dp_qpex_forget(void)
-{
-	atomic_fetch_add_explicit(&freed, 1, memory_order_relaxed);
-}

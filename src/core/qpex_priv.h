@@ -3,6 +3,7 @@
 #ifndef DUALPORT_QPEX_PRIV_H
 #define DUALPORT_QPEX_PRIV_H
 
+#include "known.h"
 #include "qp.h"
 
 #define DP_EX_SLOTS(X)                                                                                                      \
@@ -36,23 +37,26 @@ enum dp_ex_setter { DP_EX_NO_DATA, DP_EX_SGE, DP_EX_SGES, DP_EX_TOO_MANY, DP_EX_
 
 /* A request of the open session. */
 struct dp_ex_wr {
-	struct ibv_send_wr wr; /* sg_list and next are set at the end, but for a session of one */
+	struct ibv_send_wr wr; /* sg_list and next are set at the end, see dp_ex_fresh() for the first of a session */
 	struct ibv_sge one;    /* DP_EX_SGE: it */
-	size_t sge;	       /* _SGES, _INLINE: wr.sg_list, in sges. _TOO_MANY: wr.sg_list is the program's */
+	union {
+		size_t sge;		      /* _SGES, _INLINE: wr.sg_list, in sges */
+		const struct ibv_sge *theirs; /* _TOO_MANY: the program's */
+	};
 	enum dp_ex_setter setter;
 	struct ibv_mw mw; /* BIND_MW: the window as it was, see struct dp_qwr; wr.bind_mw.mw is set at the end */
 };
 
 struct dp_qpex {
+	struct dp_known known; /* open: changed with session held */
 	struct ibv_qp_ex *ex;
 	struct dp_qp *q;
 	struct dp_ex_slots real;
 	uint32_t max_sge;
 	dp_fast session;      /* held from wr_start to wr_complete or wr_abort, as providers do; before all others */
 	_Atomic bool installed; /* set by modify_qp, unset with session */
-	_Atomic bool open;     /* a session is collected here; changed with session held */
-	int err;
-	struct dp_ex_wr *cur;	   /* of the last request, NULL: none that takes data */
+	int err;		   /* then cur is NULL, or was begun later */
+	struct dp_ex_wr *cur;	   /* the last request, NULL: there is none, or none that takes data */
 	struct dp_ex_wr *wrs, *next, *last; /* next: the first that is free, of which there is one at least; last of all */
 	struct ibv_sge *sges;	   /* an inline one: addr is an offset in bytes */
 	size_t nsges, cap_sges;
@@ -60,9 +64,21 @@ struct dp_qpex {
 	size_t nbytes, cap_bytes;
 };
 
+/*
+ * What wr_start need not see to, since every end but that of one request of one SGE does: nothing is left of the last session, and
+ * such a request will be a list as it is.
+ */
+static inline void dp_ex_fresh(struct dp_qpex *x)
+{
+	x->err = 0;
+	x->nsges = x->nbytes = 0;
+	x->wrs->wr.next = NULL;
+	x->wrs->wr.sg_list = &x->wrs->one;
+}
+
 /* ---- qpex.c */
 
-extern const struct dp_ex_slots dp_ex_ours;
+extern DP_HIDDEN const struct dp_ex_slots dp_ex_ours;
 
 /* ---- qpex_provider.c */
 

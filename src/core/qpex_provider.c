@@ -89,12 +89,16 @@ void dp_ex_restore(struct dp_qpex *x)
 	DP_EX_SLOTS(PUT_BACK)
 #undef PUT_BACK
 	x->installed = false;
+	/* whoever comes by our wr_start all the same asks for installed */
+	dp_known_hide(&x->known);
 }
 
 bool dp_qpex_can(uint64_t send_ops)
 {
 	return !(send_ops & ~(uint64_t)SAYABLE);
 }
+
+static struct dp_known *spare;
 
 int dp_qpex_new(struct dp_qp *q)
 {
@@ -103,7 +107,7 @@ int dp_qpex_new(struct dp_qp *q)
 
 	if (!ex)
 		return -EOPNOTSUPP;
-	x = calloc(1, sizeof(*x));
+	x = dp_known_get(&spare, sizeof(*x));
 	if (!x)
 		return -ENOMEM;
 	x->ex = ex;
@@ -122,6 +126,7 @@ int dp_qpex_new(struct dp_qp *q)
 	}
 	x->next = x->wrs;
 	x->last = x->wrs + DP_EX_AT_FIRST - 1;
+	dp_ex_fresh(x);
 	return 0;
 }
 
@@ -131,13 +136,24 @@ void dp_qpex_free(struct dp_qp *q)
 
 	if (!x)
 		return;
-	dp_qpex_forget();
 	dp_lock_fini(&x->session);
 	free(x->wrs);
 	free(x->sges);
 	free(x->bytes);
-	free(x);
+	dp_known_put(&spare, &x->known);
 	q->ex = NULL;
+}
+
+void dp_qpex_hide(struct dp_qp *q)
+{
+	if (q->ex)
+		dp_known_hide(&q->ex->known);
+}
+
+void dp_qpex_close(struct dp_qp *q)
+{
+	if (q->ex)
+		dp_known_gone(&q->ex->known);
 }
 
 /* Takes the pointers that are not ours, which the provider has set. */
@@ -176,6 +192,8 @@ void dp_qpex_after_modify(struct dp_qp *q, bool locked)
 
 void dp_qpex_after_fork(struct dp_qp *q)
 {
-	if (q->ex)
-		dp_lock_init(&q->ex->session);
+	if (!q->ex)
+		return;
+	dp_ex_fresh(q->ex);
+	dp_lock_init(&q->ex->session);
 }

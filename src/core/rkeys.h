@@ -99,7 +99,7 @@ struct dp_mr_rec {
 };
 
 /* Excludes dereg and rereg (read) from giving back twins of MRs that the program did not touch (write). */
-extern pthread_rwlock_t dp_mr_life;
+extern DP_HIDDEN pthread_rwlock_t dp_mr_life;
 
 /* A number for the device whose keys these are; 0, shared, when there are too many. */
 uint32_t dp_key_dev(const char *dev);

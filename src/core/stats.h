@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include "hidden.h"
 #include "lock.h"
 
 /* Why a QP, a memory region or a WR went as on one port. The strings are keys of the JSON. */
@@ -93,7 +94,7 @@ struct dp_counters {
 	_Atomic uint64_t spares_renewed; /* queue pairs for such READs that broke and were made anew */
 	_Atomic uint64_t fallback[DP_FB_COUNT];
 };
-extern struct dp_counters dp_counters;
+extern DP_HIDDEN struct dp_counters dp_counters;
 
 static inline void dp_count(_Atomic uint64_t *c, uint64_t n)
 {

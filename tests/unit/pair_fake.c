@@ -126,19 +126,9 @@ static struct dp_qp *bonded(unsigned i)
 	ck_assert_int_eq(dp_hmap_put(&dp_qps, (uintptr_t)&qp[i], p), 0);
 	p->post_send = f_post;
 	ck_assert_int_eq(dp_qp_track(p), 0);
-	p->nrails = 2;
-	p->rail = calloc(2, sizeof(*p->rail));
-	for (uint32_t r = 0; r < 2; r++) {
-		p->rail[r].q = p;
-		p->rail[r].idx = r;
-		p->rail[r].flow = dp_flow_get(r ? "fake1:1" : "fake0:1", "peer");
-		p->rail[r].chain.sge = calloc(DP_BATCH * 2, sizeof(struct ibv_sge));
-	}
+	fake_bond(p);
 	p->flow0 = p->rail[0].flow;
 	p->spread_min = dp_cfg.spread_min;
-	ck_assert_int_eq(dp_order_widen(&p->order, 2), 0);
-	dp_order_bond(&p->order);
-	atomic_store(&p->state, DP_QP_BONDED);
 	return p;
 }
 

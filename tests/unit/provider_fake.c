@@ -74,3 +74,18 @@ struct dp_qp *fake_qp(struct ibv_qp *qp, struct dp_cq *cq, struct ibv_qp_cap cap
 	ck_assert_int_eq(dp_hmap_put(&cq->qpns, q->qp_num, q), 0);
 	return q;
 }
+
+void fake_bond(struct dp_qp *q)
+{
+	q->nrails = 2;
+	q->rail = calloc(2, sizeof(*q->rail));
+	for (uint32_t r = 0; r < 2; r++) {
+		q->rail[r].q = q;
+		q->rail[r].idx = r;
+		q->rail[r].flow = dp_flow_get(r ? "fake1:1" : "fake0:1", "peer");
+		q->rail[r].chain.sge = calloc(DP_BATCH * 2, sizeof(struct ibv_sge));
+	}
+	ck_assert_int_eq(dp_order_widen(&q->order, 2), 0);
+	dp_order_bond(&q->order);
+	atomic_store(&q->state, DP_QP_BONDED);
+}

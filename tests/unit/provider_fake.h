@@ -16,5 +16,7 @@ struct ibv_cq *fake_create_cq(struct ibv_context *ctx, int cqe, void *cq_context
 void fake_begin(const struct dp_verbs *real, struct verbs_context *program);
 /* A record as dp_create_qp() makes it, for a QP that sends into cq; not tracked yet. */
 struct dp_qp *fake_qp(struct ibv_qp *qp, struct dp_cq *cq, struct ibv_qp_cap cap);
+/* Bonds one that is tracked, over fake0 and fake1, without twins. */
+void fake_bond(struct dp_qp *q);
 
 #endif

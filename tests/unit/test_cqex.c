@@ -168,11 +168,7 @@ static void setup(void)
 	q = fake_qp(&qp, cq, (struct ibv_qp_cap){ .max_send_wr = 16, .max_send_sge = 2 });
 	ck_assert_int_eq(dp_qp_track(q), 0);
 	ck_assert_ptr_ne(ex.start_poll, p_start);
-	q->nrails = 2;
-	q->rail = calloc(2, sizeof(*q->rail));
-	ck_assert_int_eq(dp_order_widen(&q->order, 2), 0);
-	dp_order_bond(&q->order);
-	atomic_store(&q->state, DP_QP_BONDED);
+	fake_bond(q);
 }
 
 /* A WRITE of which half went to the sibling: nothing else is posted. */

@@ -197,43 +197,77 @@ static void setup(void)
 	icq_cq.context = &sibling.context;
 	icq = (struct dp_icq){ .cq = &icq_cq, .sib = &c->sib[0], .size = 64 };
 	cq->icqs = &icq;
-	q->nrails = 2;
-	q->rail = calloc(2, sizeof(*q->rail));
-	for (uint32_t r = 0; r < 2; r++) {
-		q->rail[r].q = q;
-		q->rail[r].idx = r;
-		q->rail[r].flow = dp_flow_get(r ? "fake1:1" : "fake0:1", "peer");
-		q->rail[r].chain.sge = calloc(DP_BATCH * 2, sizeof(struct ibv_sge));
-		q->rail[r].probe = DP_PROBE_OK;
-	}
+	fake_bond(q);
+	q->rail[0].probe = q->rail[1].probe = DP_PROBE_OK;
 	q->rail[1].sib = &c->sib[0];
 	q->rail[1].twin = &twin;
 	q->rail[1].icq = &icq;
 	ck_assert_int_eq(dp_hmap_put(&c->sib[0].twins, TWIN_QPN, &q->rail[1]), 0);
-	ck_assert_int_eq(dp_order_widen(&q->order, 2), 0);
-	dp_order_bond(&q->order);
-	atomic_store(&q->state, DP_QP_BONDED);
+}
+
+enum went { WENT, LATER0, LATERS }; /* all of it; rail 0's part, or the siblings', is queued with a copy */
+
+/* Enters an op as post.c does: what may go of it goes. wr: with d's parts, as for dp_qwr_new(), where some may be queued. */
+static enum went enter(const struct ibv_send_wr *wr, const struct dp_op_desc *d)
+{
+	const uint32_t rkey[3] = { 0 }, lkey[3] = { 0 };
+	struct dp_order *o = &q->order;
+	struct ibv_send_wr *bad;
+	enum went went = WENT;
+	const struct dp_op *op;
+	uint64_t pos;
+
+	dp_take(&q->lock);
+	pos = dp_order_add(o, d);
+	op = dp_order_op(o, pos);
+	*dp_qp_slot(q, pos) = (struct dp_slot){ .wr_id = wr->wr_id, .opcode = (uint8_t)wr->opcode };
+	if (o->post0 != pos || !dp_order_may_post0(o))
+		went = LATER0;
+	else if (!op->whole && !dp_order_may_posts(o))
+		went = LATERS;
+	if (went != WENT) {
+		dp_qp_slot(q, pos)->qwr = dp_qwr_new(q, (struct ibv_send_wr *)wr, op->whole ? NULL : d->part, rkey, lkey);
+		dp_qp_slot(q, pos)->qwr->since = dp_now_ns();
+	}
+	if (went != LATER0) {
+		ck_assert_int_eq(f_post0(&qp0, (struct ibv_send_wr *)wr, &bad), 0);
+		dp_order_posted0(o);
+	}
+	if (went == WENT && !op->whole) {
+		dp_order_posteds(o);
+		for (uint32_t r = 1; r < q->nrails; r++) {
+			q->rail[r].posted = dp_order_rail(o, pos, r)->seq;
+			q->rail[r].signaled++;
+			icq.pending++;
+		}
+	}
+	dp_drop(&q->lock);
+	return went;
+}
+
+/* WRITEs from [at, at + len), of which each rail has a part of 4 KiB; or all that goes, whole, on rail 0. */
+static enum went write_at(uint64_t wr_id, uint64_t at, bool whole, bool signaled)
+{
+	const struct dp_part part[3] = { { 0, 4096 }, { 4096, 4096 }, { 8192, 4096 } };
+	uint32_t len = q->nrails * 4096;
+	struct dp_op_desc d = { .flags = DP_OP_BULK | DP_OP_PLAIN | (signaled ? DP_OP_SIGNALED : 0),
+				.remote = { at, at + len }, .part = whole ? NULL : part };
+	struct ibv_sge sge = { .addr = 4096, .length = len, .lkey = 1 };
+
+	return enter(&(struct ibv_send_wr){ .wr_id = wr_id, .opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1 }, &d);
 }
 
 /* A signalled WRITE of which half went to the sibling. */
 static void split(uint64_t wr_id)
 {
-	const struct dp_part part[2] = { { .offset = 0, .len = 4096 }, { .offset = 4096, .len = 4096 } };
-	struct dp_op_desc d = { .flags = DP_OP_BULK | DP_OP_PLAIN | DP_OP_SIGNALED, .remote = { 0, 8192 }, .part = part };
-	struct ibv_send_wr wr = { .wr_id = wr_id }, *bad;
-	uint64_t pos;
+	ck_assert_int_eq(write_at(wr_id, 0, false, true), WENT);
+}
 
-	dp_take(&q->lock);
-	pos = dp_order_add(&q->order, &d);
-	*dp_qp_slot(q, pos) = (struct dp_slot){ .wr_id = wr_id };
-	ck_assert(dp_order_may_post0(&q->order) && dp_order_may_posts(&q->order));
-	ck_assert_int_eq(f_post0(&qp0, &wr, &bad), 0);
-	dp_order_posted0(&q->order);
-	dp_order_posteds(&q->order);
-	q->rail[1].posted = dp_order_rail(&q->order, pos, 1)->seq;
-	q->rail[1].signaled++;
-	icq.pending++;
-	dp_drop(&q->lock);
+static enum went signal_op(uint64_t wr_id, bool signaled)
+{
+	struct dp_op_desc d = { .flags = signaled ? DP_OP_SIGNALED : 0 };
+
+	return enter(&(struct ibv_send_wr){ .wr_id = wr_id, .opcode = IBV_WR_SEND }, &d);
 }
 
 /* The sibling's part of the n-th split is done. */
@@ -245,31 +279,13 @@ static void sibling_done(uint64_t n, enum ibv_wc_status status)
 /* A signal behind splits that are not done: it waits. */
 static void queued(uint64_t wr_id, bool signaled)
 {
-	struct dp_op_desc d = { .flags = signaled ? DP_OP_SIGNALED : 0 };
-	struct ibv_send_wr wr = { .wr_id = wr_id, .opcode = IBV_WR_SEND };
-	uint64_t pos;
-
-	dp_take(&q->lock);
-	pos = dp_order_add(&q->order, &d);
-	*dp_qp_slot(q, pos) = (struct dp_slot){ .wr_id = wr_id, .opcode = IBV_WR_SEND };
-	ck_assert(q->order.post0 != pos || !dp_order_may_post0(&q->order));
-	dp_qp_slot(q, pos)->qwr = dp_qwr_new(q, &wr, NULL, NULL, NULL);
-	dp_qp_slot(q, pos)->qwr->since = dp_now_ns();
-	dp_drop(&q->lock);
+	ck_assert_int_eq(signal_op(wr_id, signaled), LATER0);
 }
 
 /* A signal that went at once (nothing is on the sibling). */
 static void passed(uint64_t wr_id, bool signaled)
 {
-	struct dp_op_desc d = { .flags = signaled ? DP_OP_SIGNALED : 0 };
-	struct ibv_send_wr wr = { .wr_id = wr_id, .opcode = IBV_WR_SEND }, *bad;
-
-	dp_take(&q->lock);
-	*dp_qp_slot(q, dp_order_add(&q->order, &d)) = (struct dp_slot){ .wr_id = wr_id, .opcode = IBV_WR_SEND };
-	ck_assert(dp_order_may_post0(&q->order));
-	ck_assert_int_eq(f_post0(&qp0, &wr, &bad), 0);
-	dp_order_posted0(&q->order);
-	dp_drop(&q->lock);
+	ck_assert_int_eq(signal_op(wr_id, signaled), WENT);
 }
 
 /* What the program gets: wr_ids and statuses, until nothing comes for 50 ms (2 s where a deadline is involved). */
@@ -374,40 +390,6 @@ START_TEST(queued_ones_are_flushed_by_the_provider)
 }
 END_TEST
 
-/* An unsignalled WRITE of which half is to go to the sibling, when the signal before it is done. */
-static void split_later(uint64_t wr_id)
-{
-	const struct dp_part part[2] = { { .offset = 0, .len = 4096 }, { .offset = 4096, .len = 4096 } };
-	struct dp_op_desc d = { .flags = DP_OP_BULK | DP_OP_PLAIN, .remote = { 0, 8192 }, .part = part };
-	struct ibv_sge sge = { .addr = 4096, .length = 8192, .lkey = 1 };
-	struct ibv_send_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 }, *bad;
-	const uint32_t rkey[2] = { 0 }, lkey[2] = { 0 };
-	uint64_t pos;
-
-	dp_take(&q->lock);
-	pos = dp_order_add(&q->order, &d);
-	*dp_qp_slot(q, pos) = (struct dp_slot){ .wr_id = wr_id };
-	ck_assert(!dp_order_op(&q->order, pos)->whole && dp_order_may_post0(&q->order) && !dp_order_may_posts(&q->order));
-	dp_qp_slot(q, pos)->qwr = dp_qwr_new(q, &wr, part, rkey, lkey);
-	ck_assert_int_eq(f_post0(&qp0, &wr, &bad), 0);
-	dp_order_posted0(&q->order);
-	dp_drop(&q->lock);
-}
-
-/* A WRITE elsewhere that goes whole. */
-static void whole(uint64_t wr_id)
-{
-	struct dp_op_desc d = { .flags = DP_OP_BULK | DP_OP_PLAIN | DP_OP_SIGNALED, .remote = { 1 << 20, (1 << 20) + 8192 } };
-	struct ibv_send_wr wr = { .wr_id = wr_id }, *bad;
-
-	dp_take(&q->lock);
-	*dp_qp_slot(q, dp_order_add(&q->order, &d)) = (struct dp_slot){ .wr_id = wr_id };
-	ck_assert(dp_order_may_post0(&q->order));
-	ck_assert_int_eq(f_post0(&qp0, &wr, &bad), 0);
-	dp_order_posted0(&q->order);
-	dp_drop(&q->lock);
-}
-
 static void nothing_comes(void)
 {
 	struct timespec ms = { .tv_nsec = 1000000 };
@@ -429,8 +411,9 @@ START_TEST(silent_ones_before_the_error_are_done)
 
 	q->order.mode = DP_ORDER_STRICT;
 	passed(1, true);
-	split_later(2);
-	whole(3);
+	/* its part on the sibling waits for that */
+	ck_assert_int_eq(write_at(2, 0, false, false), LATERS);
+	ck_assert_int_eq(write_at(3, 1 << 20, true, true), WENT);
 	complete0(1);
 	/* 2 is not told of */
 	told = 2;
@@ -462,7 +445,6 @@ START_TEST(earlier_ones_are_waited_for)
 {
 	struct ibv_send_wr *bad, wr = { .wr_id = 3, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
 
-	q->order.mode = DP_ORDER_SIGNAL;
 	split(1);
 	split(2);
 	if (_i == 2)
@@ -493,30 +475,6 @@ START_TEST(earlier_ones_are_waited_for)
 }
 END_TEST
 
-/* Posted on all of three rails. */
-static void split3(uint64_t wr_id, bool signaled)
-{
-	const struct dp_part part[3] = { { 0, 4096 }, { 4096, 4096 }, { 8192, 4096 } };
-	struct dp_op_desc d = { .flags = DP_OP_BULK | DP_OP_PLAIN | (signaled ? DP_OP_SIGNALED : 0),
-				.remote = { wr_id << 20, (wr_id << 20) + 12288 }, .part = part };
-	struct ibv_send_wr wr = { .wr_id = wr_id }, *bad;
-	uint64_t pos;
-
-	dp_take(&q->lock);
-	pos = dp_order_add(&q->order, &d);
-	*dp_qp_slot(q, pos) = (struct dp_slot){ .wr_id = wr_id };
-	ck_assert(dp_order_may_post0(&q->order) && dp_order_may_posts(&q->order));
-	ck_assert_int_eq(f_post0(&qp0, &wr, &bad), 0);
-	dp_order_posted0(&q->order);
-	dp_order_posteds(&q->order);
-	for (int r = 1; r < 3; r++) {
-		q->rail[r].posted = dp_order_rail(&q->order, pos, r)->seq;
-		q->rail[r].signaled++;
-		icq.pending++;
-	}
-	dp_drop(&q->lock);
-}
-
 static void third_rail(void)
 {
 	dp_hmap_fini(&c->sib[0].twins);
@@ -540,10 +498,9 @@ START_TEST(a_third_rail_finishes)
 {
 	bool signaled = _i >= 2, rail0_first = _i % 2;
 
-	q->order.mode = DP_ORDER_SIGNAL;
 	third_rail();
-	split3(1, signaled);
-	split3(2, true);
+	ck_assert_int_eq(write_at(1, 1 << 20, false, signaled), WENT);
+	ck_assert_int_eq(write_at(2, 2 << 20, false, true), WENT);
 	told = 1;
 	if (signaled)
 		push(&cqes, 1, GOOD, QPN);
@@ -568,42 +525,15 @@ START_TEST(a_third_rail_finishes)
 }
 END_TEST
 
-/* Unsignalled bulk that goes at once, half to the sibling; or, signalled and whole, has to wait for some there. */
-static void bulk_at(uint64_t wr_id, uint64_t at, bool waits)
-{
-	const struct dp_part part[2] = { { .offset = 0, .len = 4096 }, { .offset = 4096, .len = 4096 } };
-	struct dp_op_desc d = { .flags = DP_OP_BULK | DP_OP_PLAIN | (waits ? DP_OP_SIGNALED : 0), .remote = { at, at + 8192 },
-				.part = waits ? NULL : part };
-	struct ibv_send_wr wr = { .wr_id = wr_id, .opcode = IBV_WR_RDMA_WRITE }, *bad;
-	uint64_t pos;
-
-	dp_take(&q->lock);
-	pos = dp_order_add(&q->order, &d);
-	*dp_qp_slot(q, pos) = (struct dp_slot){ .wr_id = wr_id };
-	ck_assert(dp_order_may_post0(&q->order) == !waits);
-	if (waits) {
-		dp_qp_slot(q, pos)->qwr = dp_qwr_new(q, &wr, NULL, NULL, NULL);
-		dp_qp_slot(q, pos)->qwr->since = dp_now_ns();
-	} else {
-		ck_assert_int_eq(f_post0(&qp0, &wr, &bad), 0);
-		dp_order_posted0(&q->order);
-		dp_order_posteds(&q->order);
-		q->rail[1].posted = dp_order_rail(&q->order, pos, 1)->seq;
-		q->rail[1].signaled++;
-		icq.pending++;
-	}
-	dp_drop(&q->lock);
-}
-
 /* What is refused when it is released stands behind data that a sibling has under way: it finishes them. */
 START_TEST(refused_behind_others)
 {
 	struct ibv_wc wc;
 
-	q->order.mode = DP_ORDER_SIGNAL;
-	bulk_at(1, 0, false);
-	bulk_at(2, 1 << 20, false);
-	bulk_at(3, 0, true);
+	ck_assert_int_eq(write_at(1, 0, false, false), WENT);
+	ck_assert_int_eq(write_at(2, 1 << 20, false, false), WENT);
+	/* for the first of them there */
+	ck_assert_int_eq(write_at(3, 0, true, true), LATER0);
 	refuse = 3;
 	told = 2; /* both are done there, which nobody is told */
 	sibling_done(1, GOOD);
@@ -626,11 +556,9 @@ END_TEST
  */
 START_TEST(err_leaves_no_gap)
 {
-	q->order.mode = DP_ORDER_SIGNAL;
 	third_rail();
-	split3(1, true);
-	split3(2, false);
-	split3(3, true);
+	for (uint64_t i = 1; i <= 3; i++)
+		ck_assert_int_eq(write_at(i, i << 20, false, i != 2), WENT);
 	push(&cqes, 1, GOOD, QPN);
 	push(&cqes, 3, GOOD, QPN);
 	told = 3;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "provider_fake.h"
+#include "qpex_priv.h"
 #include "run.h"
 
 #define MANY 256
@@ -32,6 +33,8 @@ static int nbuilding, ngot, sessions, aborts;
 static int err_setter, err_complete;		 /* that the provider gives */
 static int plain[MANY], nplain;			 /* wr_ids of post_send, of which it takes max_plain */
 static int max_plain;
+static unsigned int last_flags;			 /* of the last of them, and its first SGE */
+static struct ibv_sge last_sge;
 static pthread_mutex_t wr_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct seen *p_begin(const struct ibv_qp_ex *e, enum ibv_wr_opcode op)
@@ -131,6 +134,8 @@ static int p_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr 
 			return ENOMEM;
 		}
 		plain[nplain++] = (int)wr->wr_id;
+		last_flags = wr->send_flags;
+		last_sge = wr->num_sge ? wr->sg_list[0] : (struct ibv_sge){ 0 };
 	}
 	return 0;
 }
@@ -148,10 +153,12 @@ static struct ibv_qp_ex *f_to_ex(struct ibv_qp *qp)
 	return qp == &ex.qp_base ? &ex : qp == &ex2.qp_base ? &ex2 : NULL;
 }
 
+static int err_destroy;
+
 static int f_destroy(struct ibv_qp *qp)
 {
 	(void)qp;
-	return 0;
+	return err_destroy;
 }
 
 static const struct dp_verbs real = {
@@ -207,21 +214,6 @@ static void setup(void)
 	q = track(&ex, QPN, cq);
 	/* what the provider does not have stays away: programs look */
 	ck_assert_ptr_null(ex.wr_rdma_read);
-}
-
-static void bonded(void)
-{
-	q->nrails = 2;
-	q->rail = calloc(2, sizeof(*q->rail));
-	for (uint32_t r = 0; r < 2; r++) {
-		q->rail[r].q = q;
-		q->rail[r].idx = r;
-		q->rail[r].flow = dp_flow_get(r ? "fake1:1" : "fake0:1", "peer");
-		q->rail[r].chain.sge = calloc(DP_BATCH * 2, sizeof(struct ibv_sge));
-	}
-	ck_assert_int_eq(dp_order_widen(&q->order, 2), 0);
-	dp_order_bond(&q->order);
-	atomic_store(&q->state, DP_QP_BONDED);
 }
 
 static void native(void)
@@ -280,7 +272,7 @@ START_TEST(abort_posts_nothing)
 	ck_assert_int_eq(ibv_wr_complete(&ex), 0);
 	ck_assert_int_eq(ngot, 0);
 	ck_assert_uint_eq(q->order.next, 0);
-	bonded();
+	fake_bond(q);
 	ibv_wr_start(&ex);
 	write_one(1, IBV_SEND_SIGNALED);
 	ibv_wr_abort(&ex);
@@ -371,7 +363,7 @@ START_TEST(too_many_sges_are_not_read)
 	ibv_wr_rdma_write(&ex, 1, 0x1000);
 	ibv_wr_set_sge_list(&ex, 3, (struct ibv_sge *)8);
 	ck_assert_int_eq(ibv_wr_complete(&ex), ENOMEM);
-	bonded();
+	fake_bond(q);
 	for (int alone = 0; alone < 2; alone++) {
 		ibv_wr_start(&ex);
 		ibv_wr_rdma_write(&ex, 1, 0x1000);
@@ -388,7 +380,7 @@ START_TEST(all_or_nothing_when_bonded)
 {
 	char long_one[65] = { 0 };
 
-	bonded();
+	fake_bond(q);
 	ibv_wr_start(&ex);
 	write_one(1, IBV_SEND_SIGNALED);
 	ibv_wr_rdma_write(&ex, 1, 0x1000);
@@ -508,6 +500,33 @@ START_TEST(another_at_its_address)
 }
 END_TEST
 
+/* What the provider does not destroy goes on as it was, an open session included. */
+START_TEST(refused_destroy)
+{
+	for (int open = 0; open < 2; open++) {
+		struct dp_qp *was = q;
+
+		ngot = 0;
+		if (open) {
+			ibv_wr_start(&ex);
+			write_one(1, 0);
+		}
+		err_destroy = EBUSY;
+		ck_assert_int_eq(dp_destroy_qp(q->qp), EBUSY);
+		err_destroy = 0;
+		ck_assert_ptr_eq(dp_qp_find(&ex.qp_base), was);
+		if (!open) {
+			ibv_wr_start(&ex);
+			write_one(1, 0);
+		}
+		ck_assert_int_eq(ngot, 0);
+		ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+		ck_assert_int_eq(ngot, 1);
+		ck_assert_uint_eq(q->order.next, (uint64_t)open + 1);
+	}
+}
+END_TEST
+
 static void *go_on(void *arg)
 {
 	int *ret = arg;
@@ -528,7 +547,7 @@ START_TEST(handed_over)
 
 		ngot = 0;
 		if (i == 2)
-			bonded();
+			fake_bond(q);
 		ibv_wr_start(&ex);
 		ex.wr_id = 1;
 		ex.wr_flags = 0;
@@ -639,6 +658,105 @@ START_TEST(each_kind_after_each)
 }
 END_TEST
 
+/* Sessions that end in each way, or whose only request is given data twice, must leave nothing to the next. */
+static void odd_session(int how)
+{
+	char long_one[70000] = { 0 };
+
+	ibv_wr_start(&ex);
+	switch (how) {
+	case 0: /* given up, with data */
+		for (int i = 0; i < 100; i++)
+			one_of(i % 6, 50);
+		ibv_wr_abort(&ex);
+		return;
+	case 1: /* refused here; what follows is not taken for the only one */
+		one_of(1, 50);
+		ibv_wr_set_inline_data(&ex, long_one, sizeof(long_one));
+		ibv_wr_set_sge(&ex, 2, 0x2000, 8);
+		if (ngot & 1)
+			one_of(1, 51);
+		ck_assert_int_eq(ibv_wr_complete(&ex), EINVAL);
+		return;
+	case 2:
+		one_of(4, 50);
+		ibv_wr_set_sge(&ex, 2, 0x2000, 8);
+		break;
+	case 3:
+		one_of(3, 50);
+		ibv_wr_set_sge(&ex, 2, 0x2000, 8);
+		break;
+	case 4:
+		one_of(0, 50);
+		ibv_wr_set_sge_list(&ex, 1000, (struct ibv_sge *)8);
+		ibv_wr_set_sge(&ex, 2, 0x2000, 8);
+		break;
+	default:
+		for (int i = 0; i < how; i++)
+			one_of(i % 6, 50);
+	}
+	ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+	if (how < 5)
+		check_one(&got[ngot - 1], 1, 50);
+}
+
+START_TEST(nothing_is_left)
+{
+	size_t cap = q->ex->cap_sges, bytes = q->ex->cap_bytes;
+
+	for (int round = 0; round < 40; round++)
+		for (int how = 0; how < 7; how++)
+			for (int kind = 0; kind < 6; kind++) {
+				ngot = kind & 1;
+				odd_session(how);
+				ngot = 0;
+				ibv_wr_start(&ex);
+				one_of(kind, 7);
+				ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+				ck_assert_int_eq(ngot, 1);
+				check_one(&got[0], kind, 7);
+			}
+	for (int i = 0; i < 1000; i++) {
+		ngot = 0;
+		odd_session(2 + i % 2);
+	}
+	/* 100 requests had no more */
+	ck_assert_uint_le(q->ex->cap_sges, cap * 2);
+	ck_assert_uint_le(q->ex->cap_bytes, bytes * 2);
+}
+END_TEST
+
+/* the same of what bonded queue pairs post as it is */
+START_TEST(nothing_is_left_bonded)
+{
+	fake_bond(q);
+	for (int how = 0; how < 5; how++) {
+		ngot = 0;
+		ibv_wr_start(&ex);
+		one_of(0, 1);
+		if (how < 2)
+			ibv_wr_set_sge_list(&ex, 1000, (struct ibv_sge *)8);
+		else if (how == 2)
+			ibv_wr_set_inline_data(&ex, (char[]){ "abcd" }, 4);
+		if (how)
+			ibv_wr_set_sge(&ex, 2, 0x2000, 8);
+		if (how == 3)
+			one_of(4, 2);
+		if (how == 4)
+			ibv_wr_abort(&ex);
+		else
+			ck_assert_int_eq(ibv_wr_complete(&ex) == 0, how != 0);
+		nplain = 0;
+		ibv_wr_start(&ex);
+		one_of(1, 9);
+		ck_assert_int_eq(ibv_wr_complete(&ex), 0);
+		ck_assert(nplain == 1 && plain[0] == 9 && !last_flags);
+		ck_assert(last_sge.addr == 0x2000 && last_sge.length == 8 && last_sge.lkey == 2);
+	}
+	ck_assert_int_eq(sessions, 0);
+}
+END_TEST
+
 START_TEST(what_can_be_said)
 {
 	ck_assert(dp_qpex_can(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND_WITH_INV));
@@ -665,9 +783,12 @@ int main(void)
 	tcase_add_test(tc, all_or_nothing_when_bonded);
 	tcase_add_test(tc, threads_take_turns);
 	tcase_add_test(tc, another_at_its_address);
+	tcase_add_test(tc, refused_destroy);
 	tcase_add_test(tc, two_at_once);
 	tcase_add_test(tc, handed_over);
 	tcase_add_test(tc, each_kind_after_each);
+	tcase_add_test(tc, nothing_is_left);
+	tcase_add_test(tc, nothing_is_left_bonded);
 	tcase_add_test(tc, what_can_be_said);
 	suite_add_tcase(s, tc);
 	return run_suite(s);
