@@ -22,6 +22,35 @@ struct dp_mr_rec *dp_mr_find(struct ibv_mr *mr)
 	return dp_hmap_getp(&mrs, mr);
 }
 
+/*
+ * One that was imported, perhaps, which is the region of somebody else's record: what is done with it is done to that, too. The
+ * kernel knows no difference (rdma-core, libibverbs/cmd_mr.c), and no two regions of a device have these keys.
+ */
+struct dp_mr_rec *dp_mr_of(struct ibv_mr *mr)
+{
+	const struct dp_verbs *real = dp_real_of(mr->context);
+	struct dp_mr_rec *r = dp_mr_find(mr);
+	uint32_t dev;
+
+	if (r || !real || !real->get_device_name)
+		return r;
+	dev = dp_key_dev(real->get_device_name(mr->context->device));
+	dp_take(&list_lock);
+	TAILQ_FOREACH(r, &list, all)
+		if (dev && r->dev == dev && r->m.lkey == mr->lkey && r->m.rkey == mr->rkey)
+			break;
+	dp_drop(&list_lock);
+	return r;
+}
+
+void dp_mr_new_keys(struct dp_mr_rec *r)
+{
+	dp_take(&list_lock);
+	r->m.lkey = r->m.mr->lkey;
+	r->m.rkey = r->m.mr->rkey;
+	dp_drop(&list_lock);
+}
+
 void dp_mr_each(void (*fn)(struct dp_mr_rec *r, void *arg), void *arg)
 {
 	struct dp_mr_rec *r;
@@ -414,7 +443,7 @@ void dp_dmabuf_made(struct ibv_pd *pd, struct ibv_mr *mr, uint64_t offset, size_
 int dp_dereg_mr(struct ibv_mr *mr)
 {
 	const struct dp_verbs *real = dp_real_of(mr->context);
-	struct dp_mr_rec *r = dp_mr_find(mr);
+	struct dp_mr_rec *r = dp_mr_of(mr);
 	struct dp_holder *h;
 	int ret;
 
@@ -427,7 +456,7 @@ int dp_dereg_mr(struct ibv_mr *mr)
 	 * Out of the maps and the keys into quarantine before the real call: from its success on, another thread
 	 * may be given the same pointer, lkey and rkey.
 	 */
-	dp_hmap_del(&mrs, (uint64_t)(uintptr_t)mr);
+	dp_hmap_del(&mrs, (uint64_t)(uintptr_t)r->m.mr);
 	h = dp_mr_unpublish(r);
 	dp_holders_block(h, NULL);
 	ret = real->dereg_mr(mr);
@@ -439,7 +468,7 @@ int dp_dereg_mr(struct ibv_mr *mr)
 		r->m.holders = h;
 		dp_drop(&r->m.pd->lock);
 		dp_mr_publish(r);
-		if (dp_hmap_put(&mrs, (uint64_t)(uintptr_t)mr, r))
+		if (dp_hmap_put(&mrs, (uint64_t)(uintptr_t)r->m.mr, r))
 			dp_warn("%s: out of memory: twins of a memory region are lost", r->m.pd->c->dev);
 		errno = err;
 		goto out;

@@ -37,8 +37,7 @@ static void changed(struct dp_mr_rec *r, int flags, struct ibv_pd *pd, void *add
 			return;
 		}
 	}
-	r->m.lkey = r->m.mr->lkey;
-	r->m.rkey = r->m.mr->rkey;
+	dp_mr_new_keys(r);
 	if (r->how.kind == DP_MR_DMABUF) {
 		/* the descriptor may have been closed by now, and the number be another file's */
 		dp_fallback(DP_FB_MR_TWIN_FAILED);
@@ -53,7 +52,7 @@ static void changed(struct dp_mr_rec *r, int flags, struct ibv_pd *pd, void *add
 int dp_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
 {
 	const struct dp_verbs *real = dp_real_of(mr->context);
-	struct dp_mr_rec *r = dp_mr_find(mr);
+	struct dp_mr_rec *r = dp_mr_of(mr);
 	struct dp_holder *h;
 	uint64_t seq;
 	int ret, err;
@@ -78,9 +77,10 @@ int dp_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, siz
 		dp_mr_publish(r);
 	} else {
 		dp_mr_twins_drop(r);
-		if (ret == 0 || ret == IBV_REREG_MR_ERR_DO_FORK_OLD)
+		/* of an import: who registered it is not told of new keys */
+		if (r->m.mr == mr && (ret == 0 || ret == IBV_REREG_MR_ERR_DO_FORK_OLD))
 			changed(r, flags, pd, addr, length, access);
-		else /* only dereg_mr may follow */
+		else /* in case of an error only dereg_mr may follow */
 			dp_fallback(DP_FB_MR_TWIN_FAILED);
 	}
 	errno = err;

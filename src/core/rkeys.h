@@ -104,6 +104,8 @@ extern DP_HIDDEN pthread_rwlock_t dp_mr_life;
 /* A number for the device whose keys these are; 0, shared, when there are too many. */
 uint32_t dp_key_dev(const char *dev);
 struct dp_mr_rec *dp_mr_find(struct ibv_mr *mr);
+struct dp_mr_rec *dp_mr_of(struct ibv_mr *mr); /* the same, or that of which mr is an import; NULL: neither */
+void dp_mr_new_keys(struct dp_mr_rec *r); /* takes those that its ibv_mr has now */
 /* keymake.c: one kind of object that has a remote key. */
 struct dp_key_maker {
 	const char *what; /* "a memory region registered" */

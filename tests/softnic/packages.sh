@@ -78,7 +78,7 @@ if there /usr/bin/python3 python3 && /usr/bin/python3 -c 'import pyverbs' 2> /de
 	cp -r $suite "$out/tests"
 	gunzip -f "$out"/tests/*.gz
 	modules=
-	for m in device mr pd cq cqex cq_events qp qpex addr atomic parent_domain relaxed_ordering fork odp flow; do
+	for m in device mr pd cq cqex cq_events qp qpex addr atomic parent_domain relaxed_ordering fork odp flow shared_pd; do
 		modules+=" tests.test_$m"
 	done
 	# suite OPTION...: into $out/suite

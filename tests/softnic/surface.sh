@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 # shellcheck shell=bash
-# Every other thing that a program may do with verbs (tests/clients/surface.c, states.c, life.c): the same lines without the
+# Every other thing that a program may do with verbs (tests/clients/surface.c, states.c, life.c, imports.c): the same lines without the
 # library and with it, also on hostile devices, with queue pairs that are bonded and requests that are split.
 # SURFACE_CLIENTS: which of them.
 set -u
@@ -58,7 +58,7 @@ with()
 	fi
 }
 
-for client in ${SURFACE_CLIENTS:-surface states life}; do
+for client in ${SURFACE_CLIENTS:-surface states life imports}; do
 	args=(--dev mlx5_0 --peer-dev mlx5_2)
 	[ $client != life ] || args+=(--load dlsym)
 	plain $client "$clients/$client" "${args[@]}"
@@ -68,7 +68,7 @@ done
 
 # With READs behind WRITEs, those of the program's own port on a queue pair of the library's: what is reset and destroyed then.
 for client in ${SURFACE_CLIENTS:-states life}; do
-	[ $client != surface ] || continue
+	case $client in surface | imports) continue ;; esac
 	[ -e "$out/$client.plain" ] || fail "$client: nothing to compare with"
 	args=(--dev mlx5_0 --peer-dev mlx5_2 --settle-ms 200)
 	[ $client != life ] || args+=(--load dlsym)

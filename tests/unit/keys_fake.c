@@ -152,6 +152,11 @@ static struct ibv_mr *f_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void 
 	return make(pd, (struct dp_mr_how){ DP_MR_UNKNOWN, addr, length, 0, 0, -1, (unsigned int)access, NULL, buf });
 }
 
+static const char *f_get_device_name(struct ibv_device *device)
+{
+	return device->name;
+}
+
 static void f_unimport_mr(struct ibv_mr *mr)
 {
 	struct fake_dev *d = dev_of(mr->context);
@@ -498,12 +503,14 @@ void fake_reset(void)
 	for (unsigned i = 0; i < FAKE_DEVS; i++) {
 		fake_dev[i].base = 1000 * (i + 1) * 10;
 		fake_dev[i].nkeys = FAKE_KEYS;
+		fake_dev[i].ctx.device = &fake_dev[i].device;
+		snprintf(fake_dev[i].device.name, sizeof(fake_dev[i].device.name), "fake%u", i);
 	}
 	fake_verbs = (struct dp_verbs){
 		.alloc_pd = f_alloc_pd, .dealloc_pd = f_dealloc_pd,   .reg_mr = f_reg_mr,
 		.dereg_mr = f_dereg_mr, .reg_mr_iova = f_reg_mr_iova, .reg_mr_iova2 = f_reg_mr_iova2,
 		.rereg_mr = f_rereg_mr, .reg_dmabuf_mr = f_reg_dmabuf_mr, .reg_mr_ex = f_reg_mr_ex, .reg_buf_mr = f_reg_buf_mr,
-		.unimport_mr = f_unimport_mr, .unimport_pd = f_unimport_pd,
+		.unimport_mr = f_unimport_mr, .unimport_pd = f_unimport_pd, .get_device_name = f_get_device_name,
 	};
 	fake_ctx.ctx = &fake_dev[0].ctx;
 	fake_ctx.real = &fake_verbs;

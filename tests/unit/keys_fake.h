@@ -13,6 +13,7 @@
 
 struct fake_dev {
 	struct ibv_context ctx;
+	struct ibv_device device;
 	uint32_t base;	     /* first key */
 	uint32_t nkeys;	     /* how many there are */
 	int npd, nmr;

@@ -526,6 +526,47 @@ START_TEST(test_rereg_dmabuf)
 }
 END_TEST
 
+/* The same region, to the provider, as the one that was registered here; its address is not known. */
+static struct ibv_mr *import(const struct ibv_mr *of)
+{
+	struct ibv_mr *mr = malloc(sizeof(*mr));
+
+	ck_assert_ptr_nonnull(mr);
+	*mr = *of;
+	mr->addr = NULL;
+	return mr;
+}
+
+/* What is done with an import is done to the region: its twins must not outlive it, nor say what it was. */
+START_TEST(test_import)
+{
+	struct ibv_mr *mr = dp_reg_mr(pd, mem, 100, ACCESS), *same = import(mr), *other = dp_reg_mr(pd, mem, 100, ACCESS);
+
+	fake_dev[0].busy = EBUSY;
+	ck_assert_int_eq(dp_dereg_mr(same), EBUSY);
+	check_twins(mr);
+	fake_dev[0].busy = 0;
+	if (_i) {
+		fake_rereg_ret = IBV_REREG_MR_ERR_INPUT;
+		dp_rereg_mr(same, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, mem + 64, 500, 0);
+		check_twins(mr);
+		fake_rereg_ret = 0;
+		ck_assert_int_eq(dp_rereg_mr(same, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, mem + 64, 500, 0), 0);
+		ck_assert_ptr_null(dp_mr_lkeys(&fake_ctx, mr->lkey));
+		ck_assert_ptr_null(dp_hmap_get(&dp_pd_find(pd)->rkeys, mr->rkey));
+		ck_assert_int_eq(fake_dev[1].nmr, 1);
+	}
+	ck_assert_int_eq(dp_dereg_mr(same), 0);
+	ck_assert_ptr_null(dp_mr_find(mr));
+	ck_assert_ptr_null(dp_mr_lkeys(&fake_ctx, mr->lkey));
+	ck_assert_ptr_null(dp_hmap_get(&dp_pd_find(pd)->rkeys, mr->rkey));
+	ck_assert_int_eq(fake_dev[1].nmr, 1);
+	free(mr);
+	check_twins(other);
+	ck_assert_int_eq(dp_dereg_mr(other), 0);
+}
+END_TEST
+
 static void *churn(void *arg)
 {
 	unsigned seed = *(unsigned *)arg;
@@ -626,6 +667,7 @@ int main(void)
 	tcase_add_test(tc, test_rereg);
 	tcase_add_test(tc, test_rereg_fails);
 	tcase_add_test(tc, test_rereg_dmabuf);
+	tcase_add_loop_test(tc, test_import, 0, 2);
 	tcase_add_test(tc, test_threads);
 	tcase_add_test(tc, test_threads_memlock);
 	suite_add_tcase(s, tc);
