@@ -8,43 +8,17 @@
  * its CQs, the channel is watched: the real fd is not in that epoll any more, chanwatch.c sleeps on it, and what is
  * taken from there is looked at (arm.c) or, of other CQs, passed on through a list.
  */
-#include "core.h"
+#include "channel_priv.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define PULLED_MS 1000 /* how long a blocking get_cq_event waits for another event than one that was taken back */
 #define KERNEL_RUN 16 /* events of the kernel in a row before one of ours has its turn */
-
-struct dp_channel {
-	struct ibv_comp_channel shadow; /* what the program sees; refcnt with shadows_lock */
-	struct ibv_comp_channel *real;	/* its fd does not block; gone once dead is set */
-	int real_fd;
-	const struct dp_verbs *verbs;
-	int efd;
-	dp_lock lock;
-	bool dead;
-	_Atomic bool watched; /* changed with lock; never back */
-	struct dp_cq *raised, **raised_tail; /* CQs with an event of ours, oldest first */
-	struct passed *passed, **passed_tail; /* events of the kernel that were taken from it, oldest first */
-	struct dp_cq *pulled; /* the last one whose event was taken back, if the program has got none since then */
-	uint32_t pulled_arms;
-	unsigned kernel_run;
-	unsigned refs; /* one of the program, one of each thread inside dp_get_cq_event(); shadows_lock */
-};
-
-/* The kernel counts it as given to us, so destroy_cq waits for the program's acknowledgement, or ours. */
-struct passed {
-	struct ibv_cq *cq;
-	struct passed *next;
-};
 
 static struct dp_hmap shadows = DP_HMAP_INIT; /* ibv_comp_channel pointer -> struct dp_channel */
 static dp_lock shadows_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -62,14 +36,14 @@ void dp_channel_after_fork(void)
 	dp_hmap_each(&shadows, unlock_one, NULL);
 }
 
-static const struct dp_verbs *real_of(struct ibv_context *ctx)
+const struct dp_verbs *dp_channel_verbs(struct ibv_context *ctx)
 {
 	struct dp_ctx *c = dp_ctx_find(ctx);
 
 	return c ? c->real : dp_stub->real_of(ctx);
 }
 
-static struct dp_channel *hold(struct ibv_comp_channel *channel)
+struct dp_channel *dp_channel_hold(struct ibv_comp_channel *channel)
 {
 	struct dp_channel *ch;
 
@@ -83,7 +57,7 @@ static struct dp_channel *hold(struct ibv_comp_channel *channel)
 	return ch;
 }
 
-static void put(struct dp_channel *ch)
+void dp_channel_put(struct dp_channel *ch)
 {
 	unsigned left;
 
@@ -167,12 +141,12 @@ struct ibv_comp_channel *dp_create_comp_channel(struct ibv_context *ctx)
 
 int dp_destroy_comp_channel(struct ibv_comp_channel *channel)
 {
-	struct dp_channel *ch = hold(channel);
+	struct dp_channel *ch = dp_channel_hold(channel);
 	bool watched;
 	int ret;
 
 	if (!ch)
-		return real_of(channel->context)->destroy_comp_channel(channel);
+		return dp_channel_verbs(channel->context)->destroy_comp_channel(channel);
 	watched = atomic_load_explicit(&ch->watched, memory_order_relaxed);
 	if (watched)
 		dp_chanwatch_del(ch->real_fd);
@@ -187,9 +161,9 @@ int dp_destroy_comp_channel(struct ibv_comp_channel *channel)
 	if (!ret) {
 		dp_hmap_del(&shadows, (uintptr_t)channel);
 		close(ch->shadow.fd);
-		put(ch);
+		dp_channel_put(ch);
 	}
-	put(ch);
+	dp_channel_put(ch);
 	return ret;
 }
 
@@ -429,7 +403,7 @@ static bool pump_one(struct dp_channel *ch)
 
 void dp_channel_pump(struct ibv_comp_channel *shadow)
 {
-	struct dp_channel *ch = hold(shadow);
+	struct dp_channel *ch = dp_channel_hold(shadow);
 	int cancel;
 
 	if (!ch)
@@ -439,7 +413,7 @@ void dp_channel_pump(struct ibv_comp_channel *shadow)
 		while (pump_one(ch))
 			;
 	dp_cancel_as(cancel);
-	put(ch);
+	dp_channel_put(ch);
 }
 
 /* Gives one of ours to the program; with the channel's lock held. */
@@ -514,7 +488,7 @@ static int take_passed(struct dp_channel *ch, struct ibv_cq **cq, void **cq_cont
  * that event after all, as from a ConnectX, though not a second one for its arm. But not at once: one that arms before it
  * polls, never looks at the fd and counts on a completion for each event (ib_read_lat -e) is about to get its next one.
  */
-static bool take_pulled(struct dp_channel *ch, struct ibv_cq **cq, void **cq_context)
+bool dp_channel_take_pulled(struct dp_channel *ch, struct ibv_cq **cq, void **cq_context)
 {
 	struct dp_cq *q;
 
@@ -529,7 +503,7 @@ static bool take_pulled(struct dp_channel *ch, struct ibv_cq **cq, void **cq_con
 	return q;
 }
 
-static int take_event(struct dp_channel *ch, struct ibv_cq **cq, void **cq_context)
+int dp_channel_take(struct dp_channel *ch, struct ibv_cq **cq, void **cq_context)
 {
 	bool watched = atomic_load_explicit(&ch->watched, memory_order_relaxed);
 	int ret = -EAGAIN;
@@ -550,127 +524,4 @@ static int take_event(struct dp_channel *ch, struct ibv_cq **cq, void **cq_conte
 		ch->pulled = NULL;
 	dp_drop(&ch->lock);
 	return ret;
-}
-
-/*
- * poll(2) ends with EINTR after every signal handler; the read(2) that libibverbs waits in goes on after one that
- * was installed with SA_RESTART. Which handler ran cannot be known; it goes on if all that may have run agree. The
- * signals of faults are left out: they do not come to a thread that waits.
- */
-static bool read_would_restart(void)
-{
-	static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS };
-	bool restart = false;
-	sigset_t blocked;
-
-	if (pthread_sigmask(SIG_BLOCK, NULL, &blocked))
-		return false;
-	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-		sigaddset(&blocked, faults[i]);
-	for (int sig = 1; sig < NSIG; sig++) {
-		struct sigaction sa;
-
-		if (sigismember(&blocked, sig) == 1 || sigaction(sig, NULL, &sa))
-			continue;
-		if (!(sa.sa_flags & SA_SIGINFO) && (sa.sa_handler == SIG_DFL || sa.sa_handler == SIG_IGN))
-			continue;
-		if (!(sa.sa_flags & SA_RESTART))
-			return false;
-		restart = true;
-	}
-	return restart;
-}
-
-/* The thread was cancelled while it waited; its clean-up handlers may call verbs, which are to be hooked. */
-static void cancelled(void *ch)
-{
-	put(ch);
-	dp_stub->inside(-1);
-}
-
-static bool any_pulled(struct dp_channel *ch)
-{
-	bool any;
-
-	dp_take(&ch->lock);
-	any = ch->pulled;
-	dp_drop(&ch->lock);
-	return any;
-}
-
-/* Until one that was taken back is due, in ms; -1: there is none. until: when that is; 0: it is set. */
-static int pulled_in(struct dp_channel *ch, uint64_t *until)
-{
-	uint64_t now;
-
-	if (!any_pulled(ch))
-		return -1;
-	now = dp_now_ns();
-	/* once: signals that come meanwhile do not begin it anew */
-	if (!*until)
-		*until = now + PULLED_MS * UINT64_C(1000000);
-	return *until > now ? (int)((*until - now + 999999) / 1000000) : 0;
-}
-
-/*
- * Waits, `left` ms at most, until there may be an event. cancel: as the program has it. 0 or -errno, -EAGAIN: one that was
- * taken back is due.
- */
-static int wait_event(struct dp_channel *ch, int fd, int cancel, int left)
-{
-	/* the real one, too, if it is not behind the other: that is shorter than by way of the thread that watches it */
-	struct pollfd p[] = { { .fd = fd, .events = POLLIN }, { .fd = ch->real_fd, .events = POLLIN } };
-	nfds_t n = atomic_load_explicit(&ch->watched, memory_order_relaxed) ? 2 : 1;
-	int err, got;
-
-	pthread_cleanup_push(cancelled, ch);
-	pthread_setcancelstate(cancel, NULL);
-	got = poll(p, n, left);
-	err = got < 0 ? errno : 0;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
-	pthread_cleanup_pop(0);
-	if (err)
-		return err == EINTR && read_would_restart() ? 0 : -err;
-	if (!got)
-		return -EAGAIN;
-	return p[0].revents & POLLNVAL ? -EBADF : 0;
-}
-
-int dp_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
-{
-	struct dp_channel *ch = hold(channel);
-	int ret, cancel, saved = errno;
-	uint64_t until = 0;
-
-	if (!ch)
-		return real_of(channel->context)->get_cq_event(channel, cq, cq_context);
-	/* only waiting may be cancelled, as in the real one: not where a lock is held or an event would be lost */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	while ((ret = take_event(ch, cq, cq_context)) == -EAGAIN) {
-		int flags = fcntl(channel->fd, F_GETFL);
-
-		if (flags < 0)
-			ret = -errno;
-		if (flags < 0 || flags & O_NONBLOCK)
-			break;
-		ret = wait_event(ch, channel->fd, cancel, pulled_in(ch, &until));
-		if (ret == -EAGAIN && take_pulled(ch, cq, cq_context)) {
-			ret = 0;
-			break;
-		}
-		if (ret == -EAGAIN)
-			until = 0; /* if there is another, it waits as long */
-		else if (ret)
-			break;
-	}
-	put(ch);
-	pthread_setcancelstate(cancel, NULL);
-	errno = ret ? -ret : saved;
-	return ret ? -1 : 0;
-}
-
-void dp_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
-{
-	/* events of ours were accounted for when they were given: see take_ours() */
-	real_of(cq->context)->ack_cq_events(cq, nevents);
 }
