@@ -369,7 +369,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 
 	sn_lock();
 	if (sn_ctx(qp->context)->epoch == sn_engine_epoch()) {
-		ret = modify(q, a, mask);
+		ret = modify(q, a, sn_modify_mask(qp->qp_type, mask));
 		if (!ret)
 			qp->state = q->state;
 		sn_engine_push();

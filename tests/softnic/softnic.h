@@ -398,6 +398,8 @@ int sn_free_dm(struct ibv_dm *dm);
 struct ibv_mr *sn_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t off, size_t length, unsigned int access);
 int sn_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *sges, uint32_t n);
 
+/* Without the attributes that the kernel's uverbs ignores since the QP has no use for them. */
+int sn_modify_mask(enum ibv_qp_type type, int mask);
 /* May the state change so, with these attributes? (IBTA 11.2.5.2; the kernel's ib_modify_qp_is_ok) */
 bool sn_modify_ok(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask);
 
