@@ -36,6 +36,8 @@ pair()
 	ran=$((ran + 1))
 	both "$options" "$tool -p \$port -d mlx5_0 $*" "$tool -p \$port -d mlx5_1 $* 127.0.0.1" && return
 	fail "$options: $tool $*"
+	# what goes to stderr is ahead of what was buffered
+	head -n 3 "$out/server" "$out/client"
 	tail -n 5 "$out/server" "$out/client"
 }
 
