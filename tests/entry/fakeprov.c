@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * More of the fake libibverbs: two devices whose provider takes what softnic refuses (XRC, device memory, importing, ECE, rate
+ * More of the fake libibverbs: two devices whose provider takes whatever it is asked for (XRC, device memory, importing, ECE, rate
  * limits), and what the core asks of any device. Objects that a verb gives are new and have nothing behind them.
  */
 #include <errno.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /*
- * native TWINS: verbs that softnic refuses, on the fake provider (fakeprov.c). Each reaches the provider once, with the
+ * native TWINS: verbs that few devices have, on the fake provider (fakeprov.c). Each reaches the provider once, with the
  * program's own arguments, and what it gives reaches the program; nothing is made of it on the sibling. TWINS: how many a
  * plain region has there: 1 with the library, or this would show nothing, 0 without it.
  */

@@ -248,7 +248,8 @@ static void free_slot(const struct sn_cqe *e)
 		e->qp->sq.free = e->slot;
 }
 
-void sn_cq_forget(struct sn_cq *c, struct sn_qp *q)
+/* Those of a QP or of an SRQ. */
+static void forget(struct sn_cq *c, const struct sn_qp *q, const struct sn_srq *s)
 {
 	uint32_t kept = 0;
 
@@ -256,12 +257,23 @@ void sn_cq_forget(struct sn_cq *c, struct sn_qp *q)
 	for (uint32_t i = 0; i < c->count; i++) {
 		const struct sn_cqe *e = &c->ring[(c->head + i) % c->size];
 
-		if (e->qp != q)
+		if (s ? e->srq != s : e->qp != q)
 			c->ring[(c->head + kept++) % c->size] = *e;
 		else if (e->srq)
 			free_slot(e);
 	}
 	c->count = kept;
+}
+
+void sn_cq_forget(struct sn_cq *c, const struct sn_qp *q)
+{
+	if (c)
+		forget(c, q, NULL);
+}
+
+void sn_cq_forget_srq(struct sn_cq *c, const struct sn_srq *s)
+{
+	forget(c, NULL, s);
 }
 
 bool sn_cq_take(struct sn_cq *c, struct sn_cqe *cqe)

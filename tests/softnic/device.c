@@ -92,6 +92,11 @@ static void set_slots(struct verbs_context *v)
 	v->query_port = sn_query_port;
 	v->query_device_ex = sn_query_device_ex;
 	v->create_qp_ex = sn_create_qp_ex;
+	v->open_xrcd = sn_open_xrcd;
+	v->close_xrcd = sn_close_xrcd;
+	v->create_srq_ex = sn_create_srq_ex;
+	v->get_srq_num = sn_get_srq_num;
+	v->open_qp = sn_open_qp;
 	v->create_cq_ex = sn_create_cq_ex;
 	v->modify_cq = sn_modify_cq;
 	v->alloc_td = sn_alloc_td;
@@ -197,7 +202,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *a)
 	a->max_qp_wr = SN_MAX_WR;
 	a->device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_PORT_ACTIVE_EVENT |
 			      IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
-			      IBV_DEVICE_MEM_MGT_EXTENSIONS;
+			      IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_XRC;
 	a->max_sge = a->max_sge_rd = SN_MAX_SGE;
 	a->max_cq = 65536;
 	a->max_cqe = SN_MAX_CQE;
@@ -237,6 +242,9 @@ int sn_query_device_ex(struct ibv_context *c, const struct ibv_query_device_ex_i
 		attr->phys_port_cnt_ex = 1;
 	if (HAS(max_dm_size))
 		attr->max_dm_size = SN_DM_SIZE;
+	if (HAS(xrc_odp_caps))
+		attr->xrc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV |
+				     IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
 	if (HAS(odp_caps)) {
 		uint32_t ud = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
 

@@ -175,6 +175,26 @@ void sn_qp_detach(struct sn_qp *q)
 	q->ready = false;
 }
 
+struct sn_qp *sn_qp_find(uint32_t dev, uint32_t qpn)
+{
+	if (dev >= SN_DEVS || !e.by_qpn[dev] || qpn < SN_QPN_FIRST || qpn >= SN_QPN_FIRST + SN_QPNS)
+		return NULL;
+	return e.by_qpn[dev][qpn - SN_QPN_FIRST];
+}
+
+void sn_qp_srq_gone(const struct sn_srq *s)
+{
+	struct sn_qp *q;
+
+	LIST_FOREACH(q, &e.all, in_all) {
+		if (!sn_is_xrc_recv(q) || q->srq != s)
+			continue;
+		sn_recv_drop(q);
+		q->srq = NULL;
+		q->pd = NULL;
+	}
+}
+
 void sn_qp_ready(struct sn_qp *q)
 {
 	if (q->ready)
@@ -201,7 +221,7 @@ void sn_qp_break(uint32_t dev, uint32_t qpn)
 		    q->state == IBV_QPS_RESET)
 			continue;
 		sn_qp_fail(q);
-		sn_async_raise(sn_ctx(sn_ibqp(q)->context), IBV_EVENT_QP_FATAL, sn_ibqp(q));
+		sn_qp_raise(q, IBV_EVENT_QP_FATAL);
 	}
 }
 
@@ -249,16 +269,21 @@ struct sn_pkt *sn_packet(struct sn_qp *q, enum sn_op op, uint32_t len, uint8_t *
 
 /* ---- one turn ---- */
 
+/* XRC has a side that asks and one that answers. */
+static int other_type(const struct sn_qp *q)
+{
+	enum ibv_qp_type own = q->ex.qp_base.qp_type;
+
+	return own == IBV_QPT_XRC_SEND ? IBV_QPT_XRC_RECV : own == IBV_QPT_XRC_RECV ? IBV_QPT_XRC_SEND : own;
+}
+
 /* Who takes it; NULL: nobody. */
 static struct sn_qp *receiver(const struct sn_pkt *p)
 {
 	struct sn_qp *q;
 
-	if (p->dst_dev >= SN_DEVS || !e.by_qpn[p->dst_dev] || p->dst_qpn < SN_QPN_FIRST ||
-	    p->dst_qpn >= SN_QPN_FIRST + SN_QPNS || sn_port_dark(p->dst_dev))
-		return NULL;
-	q = e.by_qpn[p->dst_dev][p->dst_qpn - SN_QPN_FIRST];
-	if (!q || !sn_receives(q) || p->qp_type != sn_ibqp(q)->qp_type)
+	q = sn_qp_find(p->dst_dev, p->dst_qpn);
+	if (!q || sn_port_dark(p->dst_dev) || !sn_receives(q) || p->qp_type != other_type(q))
 		return NULL;
 	/* of an earlier life of one of the two: nothing is on a real wire for so long */
 	if (p->sent < q->since)
@@ -660,11 +685,13 @@ void sn_engine_close(struct ibv_context *c)
 	/* as when the kernel takes back what the program left behind; the memory is the program's loss */
 	for (q = LIST_FIRST(&e.all); q; q = next) {
 		next = LIST_NEXT(q, in_all);
-		if (sn_ibqp(q)->context != c)
+		if (sn_is_xrc_recv(q) ? !sn_xrc_forget(q, c) : sn_ibqp(q)->context != c)
 			continue;
 		sn_qp_detach(q);
 		sn_host_qpn_drop(q->dev, sn_ibqp(q)->qp_num);
 	}
+	sn_srq_forget(c);
+	sn_xrcd_forget(c);
 	if (sn_ctx(c)->watched && sn_ctx(c)->epoch == e.epoch)
 		LIST_REMOVE(sn_ctx(c), in_all);
 	last = sn_ctx(c)->epoch == e.epoch && !--e.contexts;

@@ -36,6 +36,8 @@ void sn_engine_take_over(void);
 
 void sn_qp_attach(struct sn_qp *q);	/* it has its number now */
 void sn_qp_detach(struct sn_qp *q);
+struct sn_qp *sn_qp_find(uint32_t dev, uint32_t qpn);	/* NULL: there is none */
+void sn_qp_srq_gone(const struct sn_srq *s);		/* it was an XRC one */
 void sn_qp_ready(struct sn_qp *q);	/* it may have something to send */
 void sn_qp_reset(struct sn_qp *q);	/* queues emptied, without completions */
 void sn_qp_connect(struct sn_qp *q);	/* RTR: attr says to whom */

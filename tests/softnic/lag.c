@@ -15,7 +15,7 @@ int mlx5dv_modify_qp_lag_port(struct ibv_qp *qp, uint8_t port);
 
 __attribute__((visibility("default"))) int mlx5dv_query_qp_lag_port(struct ibv_qp *qp, uint8_t *port, uint8_t *active)
 {
-	struct sn_qp *q = sn_qp(qp);
+	struct sn_qp *q = sn_qp_behind(qp);
 	int ret = 0;
 
 	sn_lock();
@@ -29,7 +29,7 @@ __attribute__((visibility("default"))) int mlx5dv_query_qp_lag_port(struct ibv_q
 
 __attribute__((visibility("default"))) int mlx5dv_modify_qp_lag_port(struct ibv_qp *qp, uint8_t port)
 {
-	struct sn_qp *q = sn_qp(qp);
+	struct sn_qp *q = sn_qp_behind(qp);
 	uint8_t now, active;
 	int ret = mlx5dv_query_qp_lag_port(qp, &now, &active);
 

@@ -44,6 +44,7 @@ struct sn_pkt {
 	uint64_t raddr;
 	uint64_t compare_add, swap; /* the result of an atomic is in swap */
 	uint32_t imm;
+	uint32_t srqn;		/* XRC: of a request */
 	uint32_t slot;
 	uint8_t tiny[SN_TINY];
 };
@@ -106,6 +107,8 @@ void sn_recv_flush(struct sn_qp *q);
 void sn_recv_drop(struct sn_qp *q);	/* the one that was taken, without completion */
 void sn_recv_established(struct sn_qp *q); /* a packet came */
 void sn_srq_check_limit(struct sn_srq *s);
+struct sn_srq *sn_srq_find(uint32_t dev, uint32_t num);
+struct sn_srq *sn_xrc_srq(const struct sn_qp *q, uint32_t num); /* the one in its domain; NULL: none is */
 
 /* ---- unreliable.c: UC and UD, what comes in, and what UD adds to what goes out ---- */
 

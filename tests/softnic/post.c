@@ -24,7 +24,7 @@ bool sn_op_offered(enum ibv_qp_type type, enum ibv_wr_opcode op)
 				1u << IBV_WR_LOCAL_INV | 1u << IBV_WR_BIND_MW;
 	const unsigned int rc = uc | 1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP |
 				1u << IBV_WR_ATOMIC_FETCH_AND_ADD | 1u << IBV_WR_SEND_WITH_INV;
-	unsigned int set = type == IBV_QPT_RC ? rc : type == IBV_QPT_UC ? uc : ud;
+	unsigned int set = type == IBV_QPT_RC || type == IBV_QPT_XRC_SEND ? rc : type == IBV_QPT_UC ? uc : ud;
 
 	return (unsigned int)op < 32 && (set >> op & 1);
 }
@@ -123,6 +123,8 @@ static int fill(struct sn_qp *q, struct sn_wqe *w, const struct ibv_send_wr *wr)
 	w->flags = wr->send_flags;
 	w->signalled = q->sig_all || (wr->send_flags & IBV_SEND_SIGNALED);
 	w->imm = wr->imm_data;
+	if (sn_is_xrc_send(q))
+		w->srqn = wr->qp_type.xrc.remote_srqn;
 	if (wr->opcode == IBV_WR_BIND_MW)
 		ret = sn_wqe_bind(w, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
 	else if (wr->opcode != IBV_WR_LOCAL_INV)
@@ -221,7 +223,8 @@ int sn_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr *
 
 	sn_lock();
 	ret = sn_ctx(qp->context)->epoch != sn_engine_epoch() ? EIO :
-	      q->state == IBV_QPS_RESET || q->srq		? EINVAL :
+	      /* a handle of an XRC_RECV has no state */
+	      q->state == IBV_QPS_RESET || q->srq || sn_is_xrc_send(q) ? EINVAL :
 								  0;
 	if (ret)
 		*bad = wr;

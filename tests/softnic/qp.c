@@ -52,7 +52,7 @@ static int make_queues(struct sn_qp *q)
 	return sn_rq_alloc(&q->rq, q->cap.max_recv_wr, q->cap.max_recv_sge);
 }
 
-static void free_qp(struct sn_qp *q)
+void sn_qp_free(struct sn_qp *q)
 {
 	free(q->sq.wqes);
 	free(q->sq.sges);
@@ -61,13 +61,67 @@ static void free_qp(struct sn_qp *q)
 	free(q);
 }
 
+struct sn_qp *sn_qp_new(uint32_t dev, enum ibv_qp_type type, const struct ibv_qp_cap *cap)
+{
+	struct sn_qp *q = calloc(1, sizeof(*q));
+
+	if (!q)
+		return NULL;
+	q->dev = dev;
+	q->peer_dev = -1;
+	q->cap = *cap;
+	sn_ibqp(q)->qp_type = type;
+	if (!make_queues(q))
+		return q;
+	sn_qp_free(q);
+	return NULL;
+}
+
+static uint64_t serials;
+
+bool sn_qp_begin(struct sn_qp *q, struct ibv_context *c)
+{
+	q->serial = ++serials;
+	if (sn_ctx(c)->epoch == sn_engine_epoch())
+		sn_ibqp(q)->qp_num = sn_host_qpn_take(q->dev);
+	if (!sn_ibqp(q)->qp_num)
+		return false;
+	sn_ibqp(q)->handle = sn_ibqp(q)->qp_num;
+	sn_qp_attach(q);
+	return true;
+}
+
+void sn_qp_end(struct sn_qp *q, struct ibv_context *c)
+{
+	if (sn_ctx(c)->epoch != sn_engine_epoch())
+		return;
+	sn_qp_detach(q);
+	sn_host_qpn_drop(q->dev, sn_ibqp(q)->qp_num);
+}
+
+static bool is_xrc_srq(const struct ibv_srq *srq)
+{
+	return ((const struct sn_srq *)srq)->xrcd;
+}
+
+static bool is_of(struct ibv_cq *cq, const struct ibv_pd *pd)
+{
+	return cq && cq->context == pd->context;
+}
+
 /* 0 or a positive errno */
 static int check_init(struct ibv_pd *pd, const struct ibv_qp_init_attr *a)
 {
-	if (a->qp_type != IBV_QPT_RC && a->qp_type != IBV_QPT_UC && a->qp_type != IBV_QPT_UD)
+	bool xrc = a->qp_type == IBV_QPT_XRC_SEND;
+
+	/* it has no PD */
+	if (a->qp_type == IBV_QPT_XRC_RECV)
+		return EINVAL;
+	if (a->qp_type != IBV_QPT_RC && a->qp_type != IBV_QPT_UC && a->qp_type != IBV_QPT_UD && !xrc)
 		return EOPNOTSUPP;
-	if (!pd || !a->send_cq || !a->recv_cq || a->send_cq->context != pd->context ||
-	    a->recv_cq->context != pd->context || (a->srq && a->srq->context != pd->context))
+	if (!pd || !is_of(a->send_cq, pd))
+		return EINVAL;
+	if (!xrc && (!is_of(a->recv_cq, pd) || (a->srq && (a->srq->context != pd->context || is_xrc_srq(a->srq)))))
 		return EINVAL;
 	if (a->cap.max_send_wr > SN_MAX_WR || a->cap.max_recv_wr > SN_MAX_WR || a->cap.max_send_sge > SN_MAX_SGE ||
 	    a->cap.max_recv_sge > SN_MAX_SGE || a->cap.max_inline_data > SN_MAX_INLINE)
@@ -83,55 +137,47 @@ static void fill(struct sn_qp *q, struct ibv_pd *pd, const struct ibv_qp_init_at
 	i->qp_context = a->qp_context;
 	i->pd = pd;
 	i->send_cq = a->send_cq;
-	i->recv_cq = a->recv_cq;
-	i->srq = a->srq;
-	i->qp_type = a->qp_type;
 	pthread_mutex_init(&i->mutex, NULL);
 	pthread_cond_init(&i->cond, NULL);
-	q->cap = a->cap;
-	/* the QP has no receive queue of its own then */
-	if (a->srq)
-		q->cap.max_recv_wr = q->cap.max_recv_sge = 0;
-	q->srq = (struct sn_srq *)a->srq;
 	q->sig_all = a->sq_sig_all;
 	q->pd = sn_base_pd(pd);
-	q->dev = sn_ctx(pd->context)->dev;
-	q->peer_dev = -1;
+	/* whatever it was given, it does not receive */
+	if (sn_is_xrc_send(q))
+		return;
+	i->recv_cq = a->recv_cq;
+	i->srq = a->srq;
+	q->srq = (struct sn_srq *)a->srq;
 }
-
-static uint64_t serials;
 
 static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *a, const uint64_t *ops)
 {
 	int ret = check_init(pd, a);
+	struct ibv_qp_cap cap = a->cap;
 	struct sn_qp *q = NULL;
 
 	if (ret)
 		goto err;
+	/* the QP has no receive queue of its own then */
+	if (a->srq || a->qp_type == IBV_QPT_XRC_SEND)
+		cap.max_recv_wr = cap.max_recv_sge = 0;
 	ret = ENOMEM;
-	q = calloc(1, sizeof(*q));
+	q = sn_qp_new(sn_ctx(pd->context)->dev, a->qp_type, &cap);
 	if (!q)
 		goto err;
 	fill(q, pd, a);
-	if (make_queues(q))
-		goto err;
 	ret = ops ? sn_wr_offer(q, *ops) : 0;
 	if (ret)
 		goto err;
 	ret = ENOMEM;
 	sn_lock();
-	q->serial = ++serials;
-	if (sn_ctx(pd->context)->epoch == sn_engine_epoch())
-		sn_ibqp(q)->qp_num = sn_host_qpn_take(q->dev);
-	if (!sn_ibqp(q)->qp_num) {
+	if (!sn_qp_begin(q, pd->context)) {
 		sn_unlock();
 		goto err;
 	}
-	sn_ibqp(q)->handle = sn_ibqp(q)->qp_num;
-	sn_qp_attach(q);
 	sn_pd_use(pd);
 	sn_cq(a->send_cq)->users++;
-	sn_cq(a->recv_cq)->users++;
+	if (sn_ibqp(q)->recv_cq)
+		sn_cq(a->recv_cq)->users++;
 	if (q->srq)
 		q->srq->users++;
 	sn_unlock();
@@ -139,7 +185,7 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *a, cons
 	return sn_ibqp(q);
 err:
 	if (q)
-		free_qp(q);
+		sn_qp_free(q);
 	errno = ret;
 	return NULL;
 }
@@ -153,6 +199,8 @@ struct ibv_qp *sn_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex
 {
 	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 
+	if (a->qp_type == IBV_QPT_XRC_RECV)
+		return sn_xrc_create_recv(c, a);
 	if ((a->comp_mask & ~known) || !(a->comp_mask & IBV_QP_INIT_ATTR_PD) || a->pd->context != c ||
 	    ((a->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && a->create_flags)) {
 		errno = EOPNOTSUPP;
@@ -166,18 +214,18 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	struct sn_qp *q = sn_qp(qp);
 
+	if (sn_is_xrc_recv(q))
+		return sn_xrc_destroy_recv(qp);
 	sn_lock();
-	if (sn_ctx(qp->context)->epoch == sn_engine_epoch()) {
-		sn_qp_detach(q);
-		sn_host_qpn_drop(q->dev, qp->qp_num);
-	}
+	sn_qp_end(q, qp->context);
 	sn_cq_forget(sn_cq(qp->send_cq), q);
 	sn_cq_forget(sn_cq(qp->recv_cq), q);
 	sn_recv_drop(q);
 	sn_async_settle(sn_ctx(qp->context), qp, &q->async_taken, &qp->events_completed, &qp->mutex);
 	sn_pd_drop(qp->pd);
 	sn_cq(qp->send_cq)->users--;
-	sn_cq(qp->recv_cq)->users--;
+	if (qp->recv_cq)
+		sn_cq(qp->recv_cq)->users--;
 	if (q->srq)
 		q->srq->users--;
 	sn_unlock();
@@ -185,7 +233,7 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 		pthread_mutex_destroy(&q->build.lock);
 	pthread_mutex_destroy(&qp->mutex);
 	pthread_cond_destroy(&qp->cond);
-	free_qp(q);
+	sn_qp_free(q);
 	return 0;
 }
 
@@ -201,6 +249,8 @@ void sn_qp_reset(struct sn_qp *q)
 	q->rq.free = q->rq.head = q->rq.tail;
 	q->drain_wanted = false;
 	sn_recv_drop(q);
+	if (sn_is_xrc_recv(q))
+		q->srq = NULL;
 	memset(&q->rsp, 0, sizeof(q->rsp));
 	q->peer_dev = -1;
 	memset(&q->attr, 0, sizeof(q->attr));
@@ -314,12 +364,12 @@ static int modify(struct sn_qp *q, const struct ibv_qp_attr *a, int mask)
 
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 {
-	struct sn_qp *q = sn_qp(qp);
+	struct sn_qp *q = sn_qp_behind(qp);
 	int ret = EIO;
 
 	sn_lock();
 	if (sn_ctx(qp->context)->epoch == sn_engine_epoch()) {
-		ret = modify(q, a, mask);
+		ret = modify(q, a, sn_modify_mask(qp->qp_type, mask));
 		if (!ret)
 			qp->state = q->state;
 		sn_engine_push();
@@ -331,7 +381,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 
 int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask, struct ibv_qp_init_attr *init)
 {
-	struct sn_qp *q = sn_qp(qp);
+	struct sn_qp *q = sn_qp_behind(qp);
 
 	(void)mask;
 	sn_lock();

@@ -37,7 +37,8 @@ void sn_recv_done(struct sn_qp *q, const struct sn_pkt *p, enum ibv_wc_status st
 		  uint32_t len)
 {
 	struct sn_responder *r = &q->rsp;
-	struct sn_cqe c = { .qp = q, .srq = q->srq, .slot = r->rwqe_slot, .recv = true };
+	/* of an XRC_RECV they outlive the QP */
+	struct sn_cqe c = { .qp = sn_is_xrc_recv(q) ? NULL : q, .srq = q->srq, .slot = r->rwqe_slot, .recv = true };
 
 	c.wc.wr_id = r->rwqe.wr_id;
 	c.wc.status = status;
@@ -61,7 +62,7 @@ void sn_recv_done(struct sn_qp *q, const struct sn_pkt *p, enum ibv_wc_status st
 	if (p)
 		c.wc.slid = sn_host_lid(p->src_dev);
 	r->have_rwqe = false;
-	sn_cq_push(sn_cq(sn_ibqp(q)->recv_cq), &c);
+	sn_cq_push(sn_is_xrc_recv(q) ? q->srq->cq : sn_cq(sn_ibqp(q)->recv_cq), &c);
 }
 
 enum ibv_wc_status sn_recv_scatter(struct sn_qp *q, uint32_t off, const void *from, uint32_t len)
@@ -72,10 +73,10 @@ enum ibv_wc_status sn_recv_scatter(struct sn_qp *q, uint32_t off, const void *fr
 void sn_recv_flush(struct sn_qp *q)
 {
 	/* what lies in an SRQ is for the other QPs */
-	while (q->srq ? q->rsp.have_rwqe : sn_recv_take(q))
+	while (q->srq || sn_is_xrc_recv(q) ? q->rsp.have_rwqe : sn_recv_take(q))
 		sn_recv_done(q, NULL, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV, 0);
-	if (q->srq)
-		sn_async_raise(sn_ctx(sn_ibqp(q)->context), IBV_EVENT_QP_LAST_WQE_REACHED, sn_ibqp(q));
+	if (q->srq || sn_is_xrc_recv(q))
+		sn_qp_raise(q, IBV_EVENT_QP_LAST_WQE_REACHED);
 }
 
 void sn_recv_drop(struct sn_qp *q)
@@ -90,5 +91,5 @@ void sn_recv_established(struct sn_qp *q)
 	if (q->state != IBV_QPS_RTR || q->rsp.established)
 		return;
 	q->rsp.established = true;
-	sn_async_raise(sn_ctx(sn_ibqp(q)->context), IBV_EVENT_COMM_EST, sn_ibqp(q));
+	sn_qp_raise(q, IBV_EVENT_COMM_EST);
 }

@@ -97,7 +97,7 @@ void sn_requester_drained(struct sn_qp *q)
 	if (q->state != IBV_QPS_SQD || !q->drain_wanted || (s->una != s->tail && sn_wqe(s, s->una)->numbered))
 		return;
 	q->drain_wanted = false;
-	sn_async_raise(sn_ctx(sn_ibqp(q)->context), IBV_EVENT_SQ_DRAINED, sn_ibqp(q));
+	sn_qp_raise(q, IBV_EVENT_SQ_DRAINED);
 }
 
 /* What was carried out here is done when all ahead of it is. */
@@ -168,14 +168,28 @@ static void rewind_to(struct sn_qp *q, uint32_t index)
 	sn_qp_ready(q);
 }
 
+static bool overrun(struct ibv_cq *cq)
+{
+	return cq && sn_cq(cq)->overrun;
+}
+
+/* One of the CQs that it completes in. */
+static bool has_overrun(const struct sn_qp *q)
+{
+	const struct ibv_qp *i = &q->ex.qp_base;
+
+	if (sn_is_xrc_recv(q))
+		return q->srq && q->srq->cq->overrun;
+	return overrun(i->send_cq) || overrun(i->recv_cq);
+}
+
 uint64_t sn_requester_timer(struct sn_qp *q, uint64_t now)
 {
 	struct sn_sq *s = &q->sq;
 
-	if (q->state != IBV_QPS_RESET && q->state != IBV_QPS_ERR &&
-	    (sn_cq(sn_ibqp(q)->send_cq)->overrun || sn_cq(sn_ibqp(q)->recv_cq)->overrun)) {
+	if (q->state != IBV_QPS_RESET && q->state != IBV_QPS_ERR && has_overrun(q)) {
 		sn_qp_fail(q);
-		sn_async_raise(sn_ctx(sn_ibqp(q)->context), IBV_EVENT_QP_FATAL, sn_ibqp(q));
+		sn_qp_raise(q, IBV_EVENT_QP_FATAL);
 	}
 	if (q->state != IBV_QPS_RTS && q->state != IBV_QPS_SQD)
 		return UINT64_MAX;
@@ -263,6 +277,7 @@ static void fill(const struct sn_qp *q, const struct sn_wqe *w, struct sn_pkt *p
 	p->total = w->len;
 	p->raddr = w->raddr;
 	p->rkey = w->rkey;
+	p->srqn = w->srqn;
 	p->compare_add = w->compare_add;
 	p->swap = w->swap;
 	if (!s->off)

@@ -61,6 +61,31 @@ static bool fits_mtu(const struct sn_qp *q, const struct sn_pkt *p)
 	return only ? p->len <= q->mtu : p->mtu == q->mtu;
 }
 
+/* XRC: from now on keys are of the SRQ's PD (IBTA A14). False: there is no such SRQ. */
+static bool in_domain_of(struct sn_qp *q, uint32_t srqn)
+{
+	struct sn_srq *s;
+
+	if (!sn_is_xrc_recv(q))
+		return true;
+	s = sn_xrc_srq(q, srqn);
+	q->pd = s ? s->pd : NULL;
+	return s;
+}
+
+/* The rest of a message goes where its first packet went. */
+static bool finds_srq(struct sn_qp *q, const struct sn_pkt *p)
+{
+	if (!sn_is_xrc_recv(q))
+		return true;
+	if (p->op != SN_SEND && p->op != SN_WRITE)
+		return in_domain_of(q, p->srqn);
+	if (p->flags & SN_FIRST)
+		q->srq = sn_xrc_srq(q, p->srqn);
+	q->pd = q->srq ? q->srq->pd : NULL;
+	return q->srq;
+}
+
 static void send_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *payload)
 {
 	struct sn_responder *r = &q->rsp;
@@ -140,7 +165,7 @@ bool sn_responder_early(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *
 	/* only of the message whose turn it is: nothing lands before all ahead of it was accepted */
 	if (r->closed || begin != sn_psn(p->psn - p->off / q->mtu) || p->mtu != q->mtu ||
 	    sn_psn_diff(p->psn, r->epsn) < 0 || !may(q, IBV_ACCESS_REMOTE_WRITE) ||
-	    p->off + p->len > p->total ||
+	    p->off + p->len > p->total || !in_domain_of(q, p->srqn) ||
 	    !sn_remote(q, p->rkey, p->raddr, p->total, IBV_ACCESS_REMOTE_WRITE, &span))
 		return false;
 	if (skip < p->len)
@@ -184,6 +209,7 @@ static void read_in(struct sn_qp *q, const struct sn_pkt *p, bool again)
 	e->raddr = p->raddr;
 	e->rkey = p->rkey;
 	e->len = p->total;
+	e->srqn = p->srqn;
 	e->again = again;
 	if (!again)
 		r->epsn = sn_psn(r->epsn + p->npsn);
@@ -224,7 +250,8 @@ static void duplicate(struct sn_qp *q, const struct sn_pkt *p)
 
 	switch (p->op) {
 	case SN_READ:
-		read_in(q, p, true);
+		if (in_domain_of(q, p->srqn))
+			read_in(q, p, true);
 		break;
 	case SN_CAS:
 	case SN_FAA:
@@ -268,6 +295,10 @@ void sn_responder_in(struct sn_qp *q, const struct sn_pkt *p, const uint8_t *pay
 	if (p->flags & SN_FIRST)
 		r->msg_off = 0;
 	if (!fits_mtu(q, p) || r->in_msg == !!(p->flags & SN_FIRST)) {
+		queue_nak(q, SN_NAK_INVALID);
+		return;
+	}
+	if (!finds_srq(q, p)) {
 		queue_nak(q, SN_NAK_INVALID);
 		return;
 	}
@@ -324,7 +355,8 @@ static enum sn_step read_step(struct sn_qp *q, struct sn_rsp *e, uint64_t now, u
 		}
 	}
 	/* the memory is looked at only now: what the program writes meanwhile may be what the reader gets */
-	if (seg && !sn_remote(q, e->rkey, e->raddr + e->off, seg, IBV_ACCESS_REMOTE_READ, &span)) {
+	if (seg && (!in_domain_of(q, e->srqn) ||
+		    !sn_remote(q, e->rkey, e->raddr + e->off, seg, IBV_ACCESS_REMOTE_READ, &span))) {
 		e->kind = SN_RSP_NAK;
 		e->value = SN_NAK_ACCESS;
 		r->closed = true;
@@ -397,8 +429,7 @@ enum sn_step sn_responder_step(struct sn_qp *q, uint64_t now, uint64_t *when)
 	r->rsp_head++;
 	if (e->kind == SN_RSP_NAK && e->value != SN_NAK_SEQ && e->value != SN_NAK_RNR) {
 		sn_qp_fail(q);
-		sn_async_raise(sn_ctx(sn_ibqp(q)->context),
-			       e->value == SN_NAK_ACCESS ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR, sn_ibqp(q));
+		sn_qp_raise(q, e->value == SN_NAK_ACCESS ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR);
 	}
 	return SN_SENT;
 }

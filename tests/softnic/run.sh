@@ -3,11 +3,11 @@
 set -u
 top=$(cd "$(dirname "$0")/../.." && pwd)
 failed=0
-for t in rc errors states ex srq mw import datagram fork threads gpu; do
+for t in rc errors states ex srq xrc mw import datagram fork threads gpu; do
 	"$top/scripts/softnic" --build . -- "tests/softnic/test_$t" || failed=1
 done
 echo "InfiniBand"
-for t in rc errors datagram; do
+for t in rc errors datagram xrc; do
 	"$top/scripts/softnic" --build . --link ib -- "tests/softnic/test_$t" || failed=1
 done
 echo "bonds"

@@ -32,6 +32,7 @@
 
 struct sn_async;
 struct sn_event;
+struct sn_domain;
 
 struct sn_ctx {
 	struct verbs_context v; /* context, which the program sees, is its last member */
@@ -145,6 +146,7 @@ struct sn_wqe {
 	enum ibv_wr_opcode opcode;
 	unsigned int flags;
 	uint32_t len, rkey, imm;
+	uint32_t srqn;		/* XRC: whose queue it is for */
 	uint32_t psn, npsn;
 	uint32_t got;		/* bytes of the response so far */
 	uint64_t left;		/* UC, UD: when the port has sent it */
@@ -213,6 +215,12 @@ struct sn_srq {
 	const struct sn_pd *pd;
 	struct sn_rq rq;	/* its counter "free" counts completions that were polled, of whatever slot */
 	uint32_t max_wr, limit, users, async_taken;
+	uint32_t num, dev, epoch;
+	/* XRC: who may send to it, and where its completions go, whichever QP they are of */
+	struct ibv_xrcd *xrcd;
+	const struct sn_domain *domain;
+	struct sn_cq *cq;
+	LIST_ENTRY(sn_srq) in_all;
 };
 
 /* What a responder has to send, in order. */
@@ -223,6 +231,7 @@ struct sn_rsp {
 	uint32_t psn;
 	uint64_t raddr;
 	uint32_t rkey, len, off;
+	uint32_t srqn;		/* XRC: whose PD is to be looked at */
 	uint64_t value;		/* of an atomic; of a NAK its code */
 	uint8_t rnr_timer;
 	bool again;		/* to a duplicate */
@@ -257,7 +266,7 @@ struct sn_responder {
 struct sn_qp {
 	struct ibv_qp_ex ex;	/* its first member is what the program sees */
 	uint64_t serial;	/* never used again, unlike its number */
-	const struct sn_pd *pd;
+	const struct sn_pd *pd;	/* XRC_RECV: of the SRQ that the request at hand is for */
 	enum ibv_qp_state state; /* qp.state is what the program was told last */
 	struct ibv_qp_attr attr;
 	struct ibv_qp_cap cap;
@@ -270,7 +279,7 @@ struct sn_qp {
 	uint32_t dest_qpn;
 	struct sn_sq sq;
 	struct sn_rq rq;
-	struct sn_srq *srq;	/* in place of rq */
+	struct sn_srq *srq;	/* in place of rq; XRC_RECV: of the message at hand, NULL: none */
 	struct {
 		bool offered;
 		pthread_mutex_t lock;	/* from ibv_wr_start() to ibv_wr_complete() */
@@ -282,6 +291,13 @@ struct sn_qp {
 	bool ready, requests_turn;
 	TAILQ_ENTRY(sn_qp) in_ready;
 	LIST_ENTRY(sn_qp) in_all;
+	/* XRC_RECV: what the program has are handles, of which only this is used */
+	struct sn_qp *behind;	/* NULL: it is no handle */
+	struct ibv_xrcd *xrcd;
+	LIST_ENTRY(sn_qp) in_handles;
+	/* and of what is behind them, without a context, this */
+	LIST_HEAD(, sn_qp) handles;
+	const struct sn_domain *domain;
 };
 
 static inline struct sn_ctx *sn_ctx(struct ibv_context *c)
@@ -309,10 +325,26 @@ static inline struct sn_cq *sn_cq(struct ibv_cq *c)
 	return (struct sn_cq *)c;
 }
 
+/* What a program's QP stands for. */
+static inline struct sn_qp *sn_qp_behind(struct ibv_qp *q)
+{
+	return sn_qp(q)->behind ? sn_qp(q)->behind : sn_qp(q);
+}
+
 /* It neither waits for acknowledgements nor sends any. */
 static inline bool sn_unreliable(const struct sn_qp *q)
 {
-	return q->ex.qp_base.qp_type != IBV_QPT_RC;
+	return q->ex.qp_base.qp_type == IBV_QPT_UC || q->ex.qp_base.qp_type == IBV_QPT_UD;
+}
+
+static inline bool sn_is_xrc_send(const struct sn_qp *q)
+{
+	return q->ex.qp_base.qp_type == IBV_QPT_XRC_SEND;
+}
+
+static inline bool sn_is_xrc_recv(const struct sn_qp *q)
+{
+	return q->ex.qp_base.qp_type == IBV_QPT_XRC_RECV;
 }
 
 static inline bool sn_is_ud(const struct sn_qp *q)
@@ -349,6 +381,11 @@ int sn_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 int sn_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int sn_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 struct ibv_qp *sn_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);
+struct ibv_xrcd *sn_open_xrcd(struct ibv_context *c, struct ibv_xrcd_init_attr *attr);
+int sn_close_xrcd(struct ibv_xrcd *xrcd);
+struct ibv_srq *sn_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_attr_ex *attr);
+int sn_get_srq_num(struct ibv_srq *srq, uint32_t *num);
+struct ibv_qp *sn_open_qp(struct ibv_context *c, struct ibv_qp_open_attr *attr);
 struct ibv_mw *sn_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int sn_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
 int sn_dealloc_mw(struct ibv_mw *mw);
@@ -361,6 +398,8 @@ int sn_free_dm(struct ibv_dm *dm);
 struct ibv_mr *sn_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t off, size_t length, unsigned int access);
 int sn_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *sges, uint32_t n);
 
+/* Without the attributes that the kernel's uverbs ignores since the QP has no use for them. */
+int sn_modify_mask(enum ibv_qp_type type, int mask);
 /* May the state change so, with these attributes? (IBTA 11.2.5.2; the kernel's ib_modify_qp_is_ok) */
 bool sn_modify_ok(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask);
 
@@ -377,6 +416,20 @@ int sn_mr_end(struct sn_mr *mr);
 struct ibv_context *sn_open(uint32_t dev, int cmd_fd, uint64_t file);
 /* A file descriptor, and the number of its file; -1: errno says why. */
 int sn_file_new(uint32_t dev, uint64_t *file);
+/* A QP without a context, and its end; NULL: no memory. */
+struct sn_qp *sn_qp_new(uint32_t dev, enum ibv_qp_type type, const struct ibv_qp_cap *cap);
+void sn_qp_free(struct sn_qp *q);
+/* Gives it a number, and takes it back. c: on whose behalf. False: none is left. With the lock. */
+bool sn_qp_begin(struct sn_qp *q, struct ibv_context *c);
+void sn_qp_end(struct sn_qp *q, struct ibv_context *c);
+struct ibv_qp *sn_xrc_create_recv(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);
+int sn_xrc_destroy_recv(struct ibv_qp *qp);
+/* An object of the domain begins or ends. With the lock. */
+const struct sn_domain *sn_xrcd_use(struct ibv_xrcd *x);
+void sn_xrcd_drop(struct ibv_xrcd *x);
+/* xrcd, cq: NULL, or those of an XRC SRQ. */
+struct ibv_srq *sn_srq_new(struct ibv_pd *pd, void *srq_context, struct ibv_srq_attr *attr, struct ibv_xrcd *xrcd,
+			   struct ibv_cq *cq);
 int sn_rq_alloc(struct sn_rq *rq, uint32_t max_wr, uint32_t max_sge);
 void sn_rq_free(struct sn_rq *rq);
 uint32_t sn_power_of_two(uint32_t at_least);
@@ -407,8 +460,14 @@ enum ibv_wc_status sn_bind(struct sn_qp *q, const struct sn_wqe *w);
 enum ibv_wc_status sn_invalidate(struct sn_qp *q, uint32_t rkey);
 
 void sn_cq_push(struct sn_cq *cq, const struct sn_cqe *cqe);
-void sn_cq_forget(struct sn_cq *cq, struct sn_qp *qp);	/* drops a QP's completions */
+void sn_cq_forget(struct sn_cq *cq, const struct sn_qp *qp);	/* drops a QP's completions */
+void sn_cq_forget_srq(struct sn_cq *cq, const struct sn_srq *srq);
 void sn_async_raise(struct sn_ctx *c, enum ibv_event_type type, void *element);
+void sn_qp_raise(struct sn_qp *q, enum ibv_event_type type);
+/* What a context leaves behind when it goes. False: others have this QP still. */
+bool sn_xrc_forget(struct sn_qp *q, const struct ibv_context *c);
+void sn_xrcd_forget(const struct ibv_context *c);
+void sn_srq_forget(const struct ibv_context *c);
 void sn_async_drop(struct sn_ctx *c);	/* the context goes: drops what nobody took */
 /* Before an object goes: drops its events that nobody took, and waits until the others are acknowledged. */
 void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, const uint32_t *completed,

@@ -77,8 +77,8 @@ for client in ${SURFACE_CLIENTS:-states life}; do
 	! grep 'no spare queue pair' "$out/$client.err" || fail "seed $seed, $client: no spare"
 done
 
-# Windows bound through ibv_wr_*: the window gets its new key before wr_complete.
-for CASE in mw2_local mw2_remote; do
+# Windows bound through ibv_wr_*: the window gets its new key before wr_complete. XRC's completions in extended CQs.
+for CASE in mw2_local mw2_remote xrc; do
 	export CASE CLIENTS_EX=1
 	plain $CASE "$clients/surface" --dev mlx5_0 --peer-dev mlx5_2
 	with $CASE "" "$clients/surface" --dev mlx5_0 --peer-dev mlx5_2 --settle-ms 200

@@ -482,11 +482,11 @@ END_TEST
 
 START_TEST(not_offered)
 {
-	struct ibv_xrcd_init_attr xa = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1 };
 	struct ibv_flow_attr flow = { .port = 1 };
 	struct ibv_qp_init_attr init = { .cap = { 1, 1, 1, 1, 0 } };
 	struct ibv_srq_init_attr_ex sa = { .attr = { 1, 1, 0 }, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE |
-					   IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD, .srq_type = IBV_SRQT_XRC };
+					   IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM,
+					   .srq_type = IBV_SRQT_TM, .tm_cap = { 1, 1 } };
 	struct end a;
 
 	end_open(&a, 0, NULL);
@@ -496,14 +496,12 @@ START_TEST(not_offered)
 		ck_assert_ptr_null(call);			\
 		ck_assert_int_eq(errno, EOPNOTSUPP);		\
 	} while (0)
-	NOT(ibv_open_xrcd(a.ctx, &xa));
 	NOT(ibv_create_flow(a.qp, &flow));
 	sa.pd = a.pd;
+	sa.cq = a.cq;
 	NOT(ibv_create_srq_ex(a.ctx, &sa));
 	init.send_cq = init.recv_cq = a.cq;
 	init.qp_type = IBV_QPT_RAW_PACKET;
-	NOT(ibv_create_qp(a.pd, &init));
-	init.qp_type = IBV_QPT_XRC_SEND;
 	NOT(ibv_create_qp(a.pd, &init));
 	ck_assert_int_eq(ibv_query_qp_data_in_order(a.qp, IBV_WR_RDMA_WRITE, 0), 0);
 	end_close(&a);

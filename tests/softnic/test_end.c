@@ -134,7 +134,7 @@ int to_rtr(struct ibv_qp *qp, const struct addr *peer, const struct conn_opts *o
 	o = o ? o : &none;
 	if (qp->qp_type != IBV_QPT_UD)
 		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-	if (qp->qp_type == IBV_QPT_RC)
+	if (qp->qp_type == IBV_QPT_RC || qp->qp_type == IBV_QPT_XRC_RECV)
 		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	a.path_mtu = (enum ibv_mtu)opt(o->mtu, IBV_MTU_4096);
 	a.dest_qp_num = peer->qpn;
@@ -152,7 +152,9 @@ int to_rts(struct ibv_qp *qp, uint32_t psn, const struct conn_opts *o)
 	int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
 
 	o = o ? o : &none;
-	if (qp->qp_type == IBV_QPT_RC)
+	if (qp->qp_type == IBV_QPT_XRC_RECV)
+		mask |= IBV_QP_TIMEOUT;
+	if (qp->qp_type == IBV_QPT_RC || qp->qp_type == IBV_QPT_XRC_SEND)
 		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 	a.timeout = (uint8_t)opt(o->timeout, 17);
 	a.retry_cnt = (uint8_t)opt(o->retry, 7);
@@ -206,6 +208,7 @@ int post(struct end *e, const struct end *peer, uint64_t id, struct wr w)
 	int ret;
 
 	wr.send_flags = (unsigned int)w.flags;
+	wr.qp_type.xrc.remote_srqn = w.srqn;
 	if (w.op == IBV_WR_ATOMIC_CMP_AND_SWP || w.op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 		wr.wr.atomic.remote_addr = to;
 		wr.wr.atomic.rkey = rkey;

@@ -77,6 +77,7 @@ struct wr {
 	int flags;
 	uint64_t arg, swap;
 	uint32_t rkey, lkey;	/* in place of the right ones */
+	uint32_t srqn;		/* XRC */
 };
 int post(struct end *e, const struct end *peer, uint64_t id, struct wr w);
 int post_rx(struct end *e, uint64_t id, uint32_t at, uint32_t len);

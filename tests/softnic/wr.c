@@ -183,6 +183,12 @@ static void set_ud_addr(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qpn, u
 		sn_wqe_address(qp_of(ex)->build.wqe, ah, qpn, qkey);
 }
 
+static void set_xrc_srqn(struct ibv_qp_ex *ex, uint32_t srqn)
+{
+	if (qp_of(ex)->build.wqe)
+		qp_of(ex)->build.wqe->srqn = srqn;
+}
+
 /* ---- start and end ---- */
 
 static void start(struct ibv_qp_ex *ex)
@@ -263,6 +269,7 @@ int sn_wr_offer(struct sn_qp *q, uint64_t ops)
 	ex->wr_set_inline_data = set_inline_data;
 	ex->wr_set_inline_data_list = set_inline_data_list;
 	ex->wr_set_ud_addr = set_ud_addr;
+	ex->wr_set_xrc_srqn = set_xrc_srqn;
 	ex->wr_start = start;
 	ex->wr_complete = complete;
 	ex->wr_abort = abort_all;
