@@ -28,13 +28,17 @@ both()
 	"$softnic" --build . $1 -- bash "$top/tests/softnic/pair.sh" "$out" "exec $2" "exec $3"
 }
 
-# pair OPTIONS TOOL ARG...
+# pair OPTIONS TOOL ARG...: of perftest's nobody gives up because the machine is busy, and two clocks that differ are no failure
 pair()
 {
-	local options=$1 tool=$2
+	local options=$1 tool=$2 n
 	shift 2
+	[[ $tool != ib_* ]] || tool="env LD_PRELOAD=\${LD_PRELOAD:+\$LD_PRELOAD:}$PWD/tests/softnic/lib/softnic-clock.so $tool -F -u 20"
 	ran=$((ran + 1))
-	both "$options" "$tool -p \$port -d mlx5_0 $*" "$tool -p \$port -d mlx5_1 $* 127.0.0.1" && return
+	for ((n = 0; n < 4; n++)); do
+		both "$options" "$tool -p \$port -d mlx5_0 $*" "$tool -p \$port -d mlx5_1 $* 127.0.0.1" && return
+		grep -q "Can't produce a report" "$out/server" "$out/client" || break
+	done
 	fail "$options: $tool $*"
 	# what goes to stderr is ahead of what was buffered
 	head -n 3 "$out/server" "$out/client"
