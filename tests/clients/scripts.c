@@ -196,7 +196,8 @@ static bool quiesce(void)
 	}
 	ok = wait_wanted();
 	report();
-	memory();
+	for (unsigned int i = 0; i < nways / 2; i++)
+		memory(i);
 	say_events();
 	for (unsigned int i = 0; i < nways; i++) {
 		ways[i].used = ways[i].nreads = 0;
@@ -410,7 +411,6 @@ static void fail(struct rng *r)
 			bad->wr.wr.rdma.rkey ^= 0x5a5a00;
 		break;
 	case BAD_LKEY:
-		bad->sge[bad->wr.num_sge - 1].lkey ^= 0x5a5a00;
 		bad->sge[0].lkey ^= 0x5a5a00;
 		break;
 	case BEYOND:
@@ -418,6 +418,9 @@ static void fail(struct rng *r)
 			bad->wr.wr.atomic.remote_addr = w->target_base + AREA;
 		else
 			bad->wr.wr.rdma.remote_addr = w->target_base + AREA - bad->is.rlen / 2;
+		/* in part it may be written */
+		bad->is.roff = AREA - bad->is.rlen / 2;
+		bad->is.rlen /= 2;
 		break;
 	case LOCAL_BEYOND:
 		bad->sge[0].addr = (op == IBV_WR_RDMA_WRITE ? (uintptr_t)w->src : (uintptr_t)w->land) + AREA - bad->sge[0].length / 2;
@@ -494,7 +497,7 @@ static void fail(struct rng *r)
 	}
 	report();
 	say("  states %s %s\n", state_of(w), state_of(w->peer));
-	memory();
+	memory(w->pair);
 	if (rng_pct(r, 40)) {
 		/* nothing that is posted now begins */
 		w->want_sends++;
@@ -817,6 +820,8 @@ int main(int argc, char **argv)
 			break;
 		}
 	}
+	if (mini_failed)
+		report();
 	quiesce();
 	close_all();
 	fprintf(stderr, "scripts: failed %u\n", mini_failed);

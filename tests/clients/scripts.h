@@ -107,7 +107,7 @@ void darken(struct way *w, const struct sent *s);
 bool pump(void);			/* reads something of each CQ */
 bool wait_wanted(void);			/* until each QP has what it wants; false: not so */
 void report(void);			/* what has come, for each QP; nothing is wanted then */
-void memory(void);			/* sums of what is there */
+void memory(unsigned int pair);		/* sums of what is there */
 void collect_events(int ms);
 bool wait_event(struct way *w, enum ibv_event_type t, int ms);
 void say_events(void);

@@ -201,9 +201,9 @@ void report(void)
 	}
 }
 
-void memory(void)
+void memory(unsigned int pair)
 {
-	for (unsigned int i = 0; i < nways; i++)
+	for (unsigned int i = 2 * pair; i < 2 * pair + 2; i++)
 		say("  %s memory %llx %llx\n", ways[i].name, (unsigned long long)sum_of(ways[i].target, ways[i].target_dark, AREA),
 		    (unsigned long long)sum_of(ways[i].land, ways[i].land_dark, AREA));
 }
