@@ -86,6 +86,7 @@ extern unsigned int nways;
 extern bool ex_qp, sig_all;
 extern struct rng luck;			/* for what depends on timing anyway: how often is polled */
 
+#define REMOTE (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND)
 #define RECV_ID (UINT64_C(1) << 63)
 #define say printf
 
@@ -111,5 +112,30 @@ void memory(unsigned int pair);		/* sums of what is there */
 void collect_events(int ms);
 bool wait_event(struct way *w, enum ibv_event_type t, int ms);
 void say_events(void);
+
+/* ---- scripts.c ---- */
+void *need(void *p, const char *what);
+void new_qp(struct way *w);
+void new_target(struct way *w);		/* registers it */
+void join(unsigned int pair, struct rng *r);
+
+/* ---- scripts_steps.c ---- */
+const char *state_of(struct way *w);
+struct way *any_way(struct rng *r);
+bool quiesce(void);			/* everything that was posted is done, and told */
+/* Posts n requests by chance, in some lists, and receives for them; recvs: there may be some that take one. */
+void load(struct way *w, struct rng *r, unsigned int n, bool recvs);
+void step_traffic(struct rng *r);
+void step_message(struct rng *r);
+void step_drain(struct rng *r);
+void step_region(struct rng *r);
+void step_refuse(struct rng *r);
+void step_overfull(struct rng *r);
+void step_window(struct rng *r);
+
+/* ---- scripts_fail.c ---- */
+void step_fail(struct rng *r);
+void step_leave(struct rng *r);
+void step_abandon(struct rng *r);
 
 #endif
