@@ -70,6 +70,7 @@ void new_qp(struct way *w)
 	};
 
 	w->qp = need(ex_qp ? ex_create_qp(s->dev.pd, &a) : vb.create_qp(s->dev.pd, &a), "create_qp");
+	w->cap = a.cap;
 	w->avail = w->used = w->nreads = 0;
 }
 
@@ -154,9 +155,10 @@ static const struct step {
 	void (*fn)(struct rng *r);
 	unsigned int weight;
 } steps[] = {
-	{ "traffic", step_traffic, 40 }, { "message", step_message, 16 }, { "fail", step_fail, 10 }, { "leave", step_leave, 6 },
+	{ "traffic", step_traffic, 30 }, { "message", step_message, 13 }, { "fail", step_fail, 10 }, { "leave", step_leave, 6 },
 	{ "abandon", step_abandon, 5 }, { "drain", step_drain, 5 }, { "region", step_region, 6 }, { "refuse", step_refuse, 6 },
-	{ "overfull", step_overfull, 3 }, { "window", step_window, 3 },
+	{ "overfull", step_overfull, 2 }, { "window", step_window, 4 },
+	{ "full", step_full, 5 }, { "storm", step_storm, 8 },
 };
 
 static bool wanted(unsigned int n)
@@ -193,10 +195,12 @@ int main(int argc, char **argv)
 		join(i / 2, &r);
 	quiesce();
 	for (unsigned int n = 0; n < sm.count && !mini_failed; n++) {
-		unsigned int k, sum = 0;
+		unsigned int k, sum = 0, all = 0;
 
 		s.s = mix64(sm.seed * 1000 + n);
-		k = (unsigned int)rng_range(&s, 0, 99);
+		for (unsigned int i = 0; i < sizeof(steps) / sizeof(steps[0]); i++)
+			all += steps[i].weight;
+		k = (unsigned int)rng_range(&s, 0, all - 1);
 		for (unsigned int i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
 			sum += steps[i].weight;
 			if (k >= sum)

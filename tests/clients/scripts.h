@@ -15,7 +15,7 @@
 #define RECVS 40
 #define INL 64
 #define SGES 4
-#define LOG 160			/* requests, and completions, of one QP between two reports */
+#define LOG 600			/* requests, and completions, of one QP between two reports */
 
 /* What is known of a request. */
 struct sent {
@@ -94,7 +94,7 @@ uint64_t sum_of(const uint8_t *p, const uint8_t *dark, size_t len);
 
 /* ---- scripts_wr.c ---- */
 void req_make(struct way *w, struct rng *r, struct req *q, enum ibv_wr_opcode op, bool bulk);
-void req_any(struct way *w, struct rng *r, struct req *q);
+void req_any(struct way *w, struct rng *r, struct req *q, bool recvs); /* recvs: perhaps one that takes a receive */
 void req_at(struct way *w, struct rng *r, struct req *q, size_t roff, size_t len);	/* a WRITE, of one SGE, not inline */
 void req_flag(struct way *w, struct req *q, const uint64_t *value, size_t roff);	/* inline, signalled */
 bool req_takes_recv(const struct req *q);
@@ -106,6 +106,7 @@ void darken(struct way *w, const struct sent *s);
 
 /* ---- scripts_poll.c ---- */
 bool pump(void);			/* reads something of each CQ */
+bool pump_one(unsigned int side, unsigned int cq); /* one completion */
 bool wait_wanted(void);			/* until each QP has what it wants; false: not so */
 void report(void);			/* what has come, for each QP; nothing is wanted then */
 void memory(unsigned int pair);		/* sums of what is there */
@@ -132,8 +133,11 @@ void step_region(struct rng *r);
 void step_refuse(struct rng *r);
 void step_overfull(struct rng *r);
 void step_window(struct rng *r);
+void step_full(struct rng *r);
+void step_storm(struct rng *r);
 
 /* ---- scripts_fail.c ---- */
+void recover(unsigned int pair, struct rng *r, bool told);	/* through ERR and RESET, or with new ones */
 void step_fail(struct rng *r);
 void step_leave(struct rng *r);
 void step_abandon(struct rng *r);

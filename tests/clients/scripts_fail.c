@@ -4,8 +4,7 @@
 
 #include "scripts.h"
 
-/* The pair goes through ERR, and begins anew. */
-static void recover(unsigned int pair, struct rng *r, bool told)
+void recover(unsigned int pair, struct rng *r, bool told)
 {
 	struct way *two[2] = { &ways[2 * pair], &ways[2 * pair + 1] };
 	bool anew = rng_pct(r, 40), early = rng_pct(r, 20);
@@ -63,17 +62,18 @@ static void recover(unsigned int pair, struct rng *r, bool told)
 	say_events();
 }
 
-enum wrong { BAD_RKEY, BAD_LKEY, BEYOND, LOCAL_BEYOND, NO_RECEIVE, TOO_LONG, NO_RIGHT, GONE, WRONGS };
+enum wrong { BAD_RKEY, BAD_LKEY, BEYOND, LOCAL_BEYOND, NO_RECEIVE, TOO_LONG, NO_RIGHT, NO_QP_RIGHT, GONE, WRONGS };
 
 void step_fail(struct rng *r)
 {
 	static const char *const names[] = { "bad rkey", "bad lkey", "beyond the region", "beyond the local region", "no receive",
-					     "too long to receive", "no right", "region gone" };
+					     "too long to receive", "no right", "no right of the queue pair", "region gone" };
 	struct way *w = any_way(r), *other = any_way(r);
 	enum wrong kind = (enum wrong)rng_range(r, 0, WRONGS - 1);
 	unsigned int before = (unsigned int)rng_range(r, 0, 4), after = (unsigned int)rng_range(r, 0, 3), n, taken, told = 0;
 	struct side *ps = &sides[w->peer->side];
 	unsigned int *avail = ps->srq ? &ps->srq_avail : &w->peer->avail;
+	struct ibv_qp_attr none = { .qp_access_flags = IBV_ACCESS_LOCAL_WRITE };
 	struct req q[8], *bad;
 	enum ibv_wr_opcode op;
 	bool at_peer, company;
@@ -85,8 +85,10 @@ void step_fail(struct rng *r)
 	company = other->pair != w->pair && kind != NO_RECEIVE && kind != TOO_LONG && rng_pct(r, 50);
 	if (company)
 		load(other, r, (unsigned int)rng_range(r, 1, 8), true);
+	if (rng_pct(r, 30))
+		load(w, r, (unsigned int)rng_range(r, 1, 24), true);
 	for (unsigned int i = 0; i < before; i++)
-		req_any(w, r, &q[i]);
+		req_any(w, r, &q[i], true);
 	bad = &q[before];
 	switch (kind) {
 	case NO_RECEIVE:
@@ -102,7 +104,7 @@ void step_fail(struct rng *r)
 	}
 	do
 		req_make(w, r, bad, op, rng_pct(r, 70));
-	while ((kind == BAD_LKEY || kind == LOCAL_BEYOND || kind == BEYOND || kind == BAD_RKEY || kind == NO_RIGHT || kind == GONE) &&
+	while ((kind == BAD_LKEY || kind == LOCAL_BEYOND || kind == BEYOND || kind == BAD_RKEY || kind == NO_RIGHT || kind == NO_QP_RIGHT || kind == GONE) &&
 	       (bad->wr.num_sge < 1 || bad->wr.send_flags & IBV_SEND_INLINE || bad->is.rlen < 2 || !bad->sge[0].length));
 	switch (kind) {
 	case BAD_RKEY:
@@ -135,12 +137,12 @@ void step_fail(struct rng *r)
 		break;
 	}
 	for (n = before + 1; n <= before + after; n++)
-		req_any(w, r, &q[n]);
+		req_any(w, r, &q[n], true);
 	if (rng_pct(r, 50) && !sig_all) {
 		q[n - 1].wr.send_flags |= IBV_SEND_SIGNALED;
 		q[n - 1].is.sig = true;
 	}
-	at_peer = kind == BAD_RKEY || kind == BEYOND || kind == TOO_LONG || kind == NO_RIGHT || kind == GONE;
+	at_peer = kind == BAD_RKEY || kind == BEYOND || kind == TOO_LONG || kind == NO_RIGHT || kind == NO_QP_RIGHT || kind == GONE;
 	say("  %s %s, opcode %d, request %u of %u, company %d\n", w->name, names[kind], op, before, n, company);
 	/* the receives that those before it take, and what it must find */
 	for (unsigned int i = 0; i < before; i++)
@@ -149,7 +151,7 @@ void step_fail(struct rng *r)
 		told++;
 	if (*avail < told)
 		post_recvs(w->peer, r, told - *avail);
-	if (kind == NO_RIGHT || kind == GONE) {
+	if (kind == NO_RIGHT || kind == NO_QP_RIGHT || kind == GONE) {
 		/* those before must be done with it */
 		err = before ? post_only(w, q, before, &taken) : 0;
 		if (err)
@@ -160,6 +162,8 @@ void step_fail(struct rng *r)
 		quiesce();
 		if (kind == GONE)
 			say("  dereg: %d\n", vb.dereg_mr(w->target_mr));
+		else if (kind == NO_QP_RIGHT)
+			say("  no right: %d\n", vb.modify_qp(w->peer->qp, &none, IBV_QP_ACCESS_FLAGS));
 		else
 			say("  rereg: %d\n", ibv_rereg_mr(w->target_mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE));
 		err = post_only(w, bad, n - before, &taken);
@@ -192,7 +196,7 @@ void step_fail(struct rng *r)
 	w->avail = 0;
 	wait_wanted();
 	if (at_peer) {
-		enum ibv_event_type t = kind == TOO_LONG ? IBV_EVENT_QP_REQ_ERR : IBV_EVENT_QP_ACCESS_ERR;
+		enum ibv_event_type t = kind == TOO_LONG || kind == NO_QP_RIGHT ? IBV_EVENT_QP_REQ_ERR : IBV_EVENT_QP_ACCESS_ERR;
 
 		say("  told of by an event: %d\n", wait_event(w->peer, t, 5000));
 	}
@@ -202,7 +206,7 @@ void step_fail(struct rng *r)
 	if (rng_pct(r, 40)) {
 		/* nothing that is posted now begins */
 		w->want_sends++;
-		req_any(w, r, &q[0]);
+		req_any(w, r, &q[0], true);
 		q[0].is.sig = false;
 		darken(w, &q[0].is);
 		say("  afterwards: %s\n", strerror(post_only(w, q, 1, &taken)));
@@ -228,9 +232,7 @@ void step_leave(struct rng *r)
 
 	quiesce();
 	load(w, r, n, recvs);
-	req_any(w, r, &q);
-	if (req_takes_recv(&q) && !recvs)
-		req_at(w, r, &q, 0, 50000);
+	req_any(w, r, &q, recvs);
 	q.wr.send_flags |= IBV_SEND_SIGNALED;
 	q.is.sig = true;
 	post_reqs(w, &q, 1, &taken);

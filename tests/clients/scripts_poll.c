@@ -56,12 +56,12 @@ static void deliver(unsigned int side, unsigned int cq, const struct ibv_wc *wc)
 		g->sum = sum_of((s->srq ? s->srq_slots : w->slots) + (wc->wr_id & 0xffff) * SLOT, NULL, wc->byte_len);
 }
 
-static bool pump_cq(unsigned int side, unsigned int cq)
+static bool pump_some(unsigned int side, unsigned int cq, int n)
 {
 	struct side *s = &sides[side];
 	struct ibv_wc wc[16];
 	uint64_t stamp[16];
-	int n = (int)rng_range(&luck, 1, 16), got;
+	int got;
 
 	if (s->ex[cq])
 		got = ex_poll(s->cq[cq], n, wc, s->stamps[cq] ? stamp : NULL);
@@ -74,13 +74,18 @@ static bool pump_cq(unsigned int side, unsigned int cq)
 	return got > 0;
 }
 
+bool pump_one(unsigned int side, unsigned int cq)
+{
+	return pump_some(side, cq, 1);
+}
+
 bool pump(void)
 {
 	bool any = false;
 
 	for (unsigned int side = 0; side < 2; side++)
 		for (unsigned int c = 0; c < sides[side].ncq; c++)
-			any |= pump_cq(side, c);
+			any |= pump_some(side, c, (int)rng_range(&luck, 1, 16));
 	return any;
 }
 
@@ -181,7 +186,7 @@ static void tell(const struct way *w, const struct got *g, bool recv)
 			say(" len %u", wc->byte_len);
 		say(" flags %x", wc->wc_flags);
 		if (wc->wc_flags & IBV_WC_WITH_IMM)
-			say(" imm %x", ntohl(wc->imm_data));
+			say(" imm %x", ntohl(wc->imm_data)); /* else it may be a key */
 		if (recv && wc->opcode == IBV_WC_RECV)
 			say(" data %llx", (unsigned long long)g->sum);
 	}
@@ -233,7 +238,7 @@ void collect_events(int ms)
 
 bool wait_event(struct way *w, enum ibv_event_type t, int ms)
 {
-	for (int i = 0; i < ms && !w->events[t]; i += 5)
+	for (int i = 0; i < ms && !w->events[t]; i += 10)
 		collect_events(5);
 	return w->events[t];
 }

@@ -75,9 +75,7 @@ void load(struct way *w, struct rng *r, unsigned int n, bool recvs)
 	for (; n; n -= k) {
 		k = (unsigned int)rng_range(r, 1, n < 8 ? n : 8);
 		for (unsigned int i = 0; i < k; i++) {
-			do
-				req_any(w, r, &q[i]);
-			while (!recvs && req_takes_recv(&q[i]));
+			req_any(w, r, &q[i], recvs);
 		}
 		err = post_reqs(w, q, k, &taken);
 		if (err)
@@ -230,7 +228,7 @@ void step_refuse(struct rng *r)
 		quiesce();
 	load(w, r, (unsigned int)rng_range(r, 1, 8), true);
 	for (unsigned int i = 0; i < before; i++)
-		req_any(w, r, &q[i]);
+		req_any(w, r, &q[i], true);
 	req_at(w, r, &q[before], 0, 100000);
 	switch (rng_range(r, 0, 2)) {
 	case 0:
@@ -246,7 +244,7 @@ void step_refuse(struct rng *r)
 		q[before].wr.send_flags |= IBV_SEND_INLINE;
 	}
 	for (unsigned int i = 0; i < after; i++)
-		req_any(w, r, &q[before + 1 + i]);
+		req_any(w, r, &q[before + 1 + i], true);
 	err = post_reqs(w, q, before + 1 + after, &taken);
 	say("  %s refused at %u of %u: %s, taken %u\n", w->name, before, before + 1 + after, strerror(err), taken);
 	quiesce();
@@ -256,7 +254,7 @@ void step_refuse(struct rng *r)
 void step_overfull(struct rng *r)
 {
 	static struct req q[DEPTH * 2];
-	unsigned int n = DEPTH + (unsigned int)rng_range(r, 1, 8), taken, every = (unsigned int)rng_range(r, 1, 16), left;
+	unsigned int n = DEPTH + (unsigned int)rng_range(r, 1, 8), taken, every = (unsigned int)rng_range(r, 1, 16);
 	struct way *w = any_way(r);
 	int err;
 
@@ -268,17 +266,104 @@ void step_overfull(struct rng *r)
 	}
 	err = post_only(w, q, n, &taken);
 	say("  %s more than it takes: %s, refused %d\n", w->name, strerror(err), taken < n);
-	left = n - taken;
 	wait_wanted();
-	if (!taken || left > n - DEPTH + 40) {
-		w->used = 0;
-		return;
-	}
-	/* what was told of makes room */
-	wait_wanted();
-	w->used = taken % every || sig_all ? 0 : 0;
 	report();
-	w->used = 1;
+	w->used = taken > 0;
+	quiesce();
+}
+
+/* Fills the send queue to its last place; each completion that is read makes as much room as it tells of, and no more. */
+void step_full(struct rng *r)
+{
+	unsigned int taken, n, free, at = 0, refused = 0, wrong = 0;
+	struct way *w = any_way(r);
+	struct req q;
+	int err;
+
+	quiesce();
+	free = w->cap.max_send_wr;
+	for (unsigned int round = 0; round < 5; round++) {
+		for (n = free; n; n--) {
+			req_any(w, r, &q, false);
+			if (n == 1) {
+				q.wr.send_flags |= IBV_SEND_SIGNALED;
+				q.is.sig = true;
+			}
+			err = post_only(w, &q, 1, &taken);
+			wrong += err != 0;
+		}
+		if (rng_pct(r, 30))
+			mini_nap((unsigned int)rng_range(r, 1, 20));
+		req_at(w, r, &q, 0, 10);
+		err = post_only(w, &q, 1, &taken);
+		refused += err == ENOMEM;
+		if (round == 4)
+			break;
+		n = w->nsends;
+		for (uint64_t until = now_ns() + UINT64_C(10000000000); w->nsends == n && now_ns() < until; )
+			pump_one(w->side, w->scq);
+		if (w->nsends != n + 1) {
+			say("  no completion of a full queue\n");
+			break;
+		}
+		for (n = at; n < w->nlog && w->log[n].id != w->sends[w->nsends - 1].wc.wr_id; )
+			n++;
+		free = n + 1 - at;
+		at = n + 1;
+	}
+	say("  %s full: taken, but %u; refused %u\n", w->name, wrong, refused);
+	wait_wanted();
+	report();
+	quiesce();
+}
+
+/* As much as there is room for, while others' regions come and go, and completion queues change. */
+void step_storm(struct rng *r)
+{
+	struct way *of[3] = { any_way(r), any_way(r), any_way(r) }, *still = any_way(r);
+	unsigned int lists = (unsigned int)rng_range(r, 3, 16), taken, n, done;
+	struct req q[8];
+	int err;
+
+	quiesce();
+	for (unsigned int l = 0; l < lists; l++)
+		for (unsigned int k = 0; k < 3; k++) {
+			struct way *w = of[k];
+
+			n = (unsigned int)rng_range(r, 1, 8);
+			for (unsigned int i = 0; i < n; i++)
+				req_any(w, r, &q[i], false);
+			q[n - 1].wr.send_flags |= IBV_SEND_SIGNALED;
+			q[n - 1].is.sig = true;
+			for (done = 0; done < n; done += taken) {
+				uint8_t kept[8][INL];
+
+				for (unsigned int i = done; i < n; i++)
+					memcpy(kept[i], q[i].inl, INL);
+				err = post_only(w, q + done, n - done, &taken);
+				if (err && err != ENOMEM) {
+					say("  %s post: %s\n", w->name, strerror(err));
+					break;
+				}
+				for (unsigned int i = done + taken; i < n; i++)
+					memcpy(q[i].inl, kept[i], INL);
+				if (err)
+					pump();
+			}
+			if (rng_pct(r, 5)) {
+				unsigned int side = (unsigned int)rng_range(r, 0, 1);
+
+				err = vb.resize_cq(sides[side].cq[rng_range(r, 0, sides[side].ncq - 1)], (int)rng_range(r, 1900, 3000));
+				say("  resize: %d\n", err);
+			}
+			if (rng_pct(r, 10) && still != of[0] && still != of[1] && still != of[2] && !still->used) {
+				say("  %s has another region: %d\n", still->name, vb.dereg_mr(still->target_mr));
+				new_target(still);
+				load(still, r, (unsigned int)rng_range(r, 1, 8), true);
+			}
+			if (rng_pct(r, 10))
+				mini_nap((unsigned int)rng_range(r, 1, 10));
+		}
 	quiesce();
 }
 
@@ -315,12 +400,32 @@ void step_window(struct rng *r)
 	w->target_mr = mr;
 	load(w, r, (unsigned int)rng_range(r, 1, 8), true);
 	quiesce();
-	req_at(p, r, &q, 0, 0);
-	q.is.op = q.wr.opcode = IBV_WR_LOCAL_INV;
-	q.wr.num_sge = 0;
-	q.wr.invalidate_rkey = fake.rkey;
-	load(p, r, 2, true);
-	say("  %s invalidates: %s\n", p->name, strerror(post_only(p, &q, 1, &taken)));
+	if (rng_pct(r, 50)) {
+		load(p, r, 2, true);
+		req_at(p, r, &q, 0, 0);
+		q.is.op = q.wr.opcode = IBV_WR_LOCAL_INV;
+		q.wr.num_sge = 0;
+		q.wr.invalidate_rkey = fake.rkey;
+		say("  %s invalidates: %s\n", p->name, strerror(post_only(p, &q, 1, &taken)));
+	} else {
+		load(w, r, 2, true);
+		req_make(w, r, &q, IBV_WR_SEND, rng_pct(r, 30));
+		q.is.op = q.wr.opcode = IBV_WR_SEND_WITH_INV;
+		q.wr.invalidate_rkey = fake.rkey;
+		say("  %s invalidates: %s\n", w->name, strerror(post_reqs(w, &q, 1, &taken)));
+	}
 	quiesce();
+	if (rng_pct(r, 40)) {
+		req_at(w, r, &q, 0, rng_range(r, 1, 100000));
+		q.wr.wr.rdma.rkey = fake.rkey;
+		q.wr.send_flags |= IBV_SEND_SIGNALED;
+		darken(w, &q.is);
+		w->want_sends += !q.is.sig;
+		say("  %s by the window that was: %s\n", w->name, strerror(post_only(w, &q, 1, &taken)));
+		wait_wanted();
+		say("  told of by an event: %d\n", wait_event(p, IBV_EVENT_QP_ACCESS_ERR, 5000));
+		recover(w->pair, r, true);
+		quiesce();
+	}
 	say("  dealloc: %d\n", ibv_dealloc_mw(mw));
 }
