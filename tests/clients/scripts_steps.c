@@ -44,7 +44,13 @@ bool quiesce(void)
 		if (!w->used)
 			continue;
 		req_flag(w, &q, &mark, AREA - 64);
-		err = post_only(w, &q, 1, &taken);
+		for (uint64_t until = now_ns() + UINT64_C(10000000000);;) {
+			memcpy(q.inl, &mark, 8);
+			err = post_only(w, &q, 1, &taken);
+			if (err != ENOMEM || now_ns() > until)
+				break;
+			pump();
+		}
 		if (err)
 			say("  %s quiesce: %s\n", w->name, strerror(err));
 	}
