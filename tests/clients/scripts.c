@@ -93,6 +93,7 @@ static void open_way(unsigned int i, struct rng *r)
 	w->src = memory_of(AREA);
 	w->land = memory_of(AREA);
 	w->target = memory_of(AREA);
+	w->other_target = memory_of(AREA);
 	w->slots = memory_of((size_t)SLOTS * SLOT);
 	w->target_dark = memory_of(AREA);
 	w->land_dark = memory_of(AREA);
@@ -132,6 +133,7 @@ static void close_all(void)
 		free(w->src);
 		free(w->land);
 		free(w->target);
+		free(w->other_target);
 		free(w->slots);
 		free(w->target_dark);
 		free(w->land_dark);
@@ -158,7 +160,7 @@ static const struct step {
 	{ "traffic", step_traffic, 30 }, { "message", step_message, 13 }, { "fail", step_fail, 10 }, { "leave", step_leave, 6 },
 	{ "abandon", step_abandon, 5 }, { "drain", step_drain, 5 }, { "region", step_region, 6 }, { "refuse", step_refuse, 6 },
 	{ "overfull", step_overfull, 2 }, { "window", step_window, 4 },
-	{ "full", step_full, 5 }, { "storm", step_storm, 8 },
+	{ "silence", step_silence, 2 }, { "swap", step_swap, 5 }, { "full", step_full, 5 }, { "storm", step_storm, 8 },
 };
 
 static bool wanted(unsigned int n)

@@ -48,7 +48,7 @@ struct way {
 	unsigned int scq, rcq;
 	uint8_t *src, *land, *slots;
 	struct ibv_mr *src_mr, *src_mr2, *land_mr, *slots_mr;
-	uint8_t *target;
+	uint8_t *target, *other_target;
 	struct ibv_mr *target_mr;
 	uint64_t target_base;		/* what the peer's region calls it */
 	uint8_t *target_dark, *land_dark; /* a byte for each: not known since requests failed */
@@ -141,5 +141,7 @@ void recover(unsigned int pair, struct rng *r, bool told);	/* through ERR and RE
 void step_fail(struct rng *r);
 void step_leave(struct rng *r);
 void step_abandon(struct rng *r);
+void step_silence(struct rng *r);
+void step_swap(struct rng *r);
 
 #endif

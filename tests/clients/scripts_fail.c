@@ -4,9 +4,9 @@
 
 #include "scripts.h"
 
-void recover(unsigned int pair, struct rng *r, bool told)
+static void end(unsigned int pair, struct rng *r, bool told)
 {
-	struct way *two[2] = { &ways[2 * pair], &ways[2 * pair + 1] };
+	struct way *two[2] = { &ways[2 * pair], ways[2 * pair].peer };
 	bool anew = rng_pct(r, 40), early = rng_pct(r, 20);
 	unsigned int taken;
 	struct req q;
@@ -55,11 +55,21 @@ void recover(unsigned int pair, struct rng *r, bool told)
 		req_at(two[0], r, &q, 0, 100);
 		say("  post in RESET: %s\n", strerror(post_only(two[0], &q, 1, &taken)));
 	}
+}
+
+static void again(unsigned int pair, struct rng *r)
+{
 	join(pair, r);
 	/* nothing of its earlier life comes now */
 	pump();
 	report();
 	say_events();
+}
+
+void recover(unsigned int pair, struct rng *r, bool told)
+{
+	end(pair, r, told);
+	again(pair, r);
 }
 
 enum wrong { BAD_RKEY, BAD_LKEY, BEYOND, LOCAL_BEYOND, NO_RECEIVE, TOO_LONG, NO_RIGHT, NO_QP_RIGHT, GONE, WRONGS };
@@ -221,30 +231,12 @@ void step_fail(struct rng *r)
 	quiesce();
 }
 
-/* To ERR with requests under way: those told of are the first, and all from the first that is flushed. */
-void step_leave(struct rng *r)
+/* Those that were done are the first, the next one has that status, and all behind it were flushed; all of these are told of. */
+static void told(struct way *w, unsigned int posted, enum ibv_wc_status first)
 {
-	struct way *w = any_way(r);
-	bool recvs = !sides[w->peer->side].srq;
-	unsigned int n = (unsigned int)rng_range(r, 1, 24), posted, next = 0, taken;
 	bool flushed = false, good = true;
-	struct req q;
+	unsigned int next = 0;
 
-	quiesce();
-	load(w, r, n, recvs);
-	req_any(w, r, &q, recvs);
-	q.wr.send_flags |= IBV_SEND_SIGNALED;
-	q.is.sig = true;
-	post_reqs(w, &q, 1, &taken);
-	posted = w->nlog;
-	if (rng_pct(r, 60))
-		mini_nap((unsigned int)rng_range(r, 0, 2));
-	say("  %s to ERR with %u: %d\n", w->name, posted, rc_to_state(w->qp, IBV_QPS_ERR));
-	w->peer->avail += w->peer->want_recvs;
-	w->peer->want_recvs = 0;
-	for (uint64_t until = now_ns() + UINT64_C(10000000000); now_ns() < until; pump())
-		if (w->nsends && w->sends[w->nsends - 1].wc.wr_id == q.is.id)
-			break;
 	for (unsigned int i = 0; i < w->nsends; i++) {
 		const struct ibv_wc *wc = &w->sends[i].wc;
 
@@ -260,7 +252,7 @@ void step_leave(struct rng *r)
 			say("  out of order: %u\n", (unsigned int)(wc->wr_id & 0xffff));
 			break;
 		}
-		if (wc->status == IBV_WC_SUCCESS ? flushed || !w->log[next].sig : wc->status != IBV_WC_WR_FLUSH_ERR) {
+		if (wc->status == IBV_WC_SUCCESS ? flushed || !w->log[next].sig : wc->status != (flushed ? IBV_WC_WR_FLUSH_ERR : first)) {
 			good = false;
 			say("  request %u, signalled %d: %s\n", next, w->log[next].sig, vb.wc_status_str(wc->status));
 		}
@@ -269,6 +261,38 @@ void step_leave(struct rng *r)
 	}
 	say("  told %s, of the last %d, state %s\n", good ? "well" : "badly", next == posted, state_of(w));
 	w->nsends = w->want_sends = w->nlog = 0;
+}
+
+static void until_told(struct way *w, uint64_t id)
+{
+	for (uint64_t until = now_ns() + UINT64_C(15000000000); now_ns() < until; pump())
+		if (w->nsends && w->sends[w->nsends - 1].wc.wr_id == id)
+			break;
+}
+
+/* To ERR with requests under way: those told of are the first, and all from the first that is flushed. */
+void step_leave(struct rng *r)
+{
+	struct way *w = any_way(r);
+	bool recvs = !sides[w->peer->side].srq;
+	unsigned int n = (unsigned int)rng_range(r, 1, 24), posted, taken;
+	bool good;
+	struct req q;
+
+	quiesce();
+	load(w, r, n, recvs);
+	req_any(w, r, &q, recvs);
+	q.wr.send_flags |= IBV_SEND_SIGNALED;
+	q.is.sig = true;
+	post_reqs(w, &q, 1, &taken);
+	posted = w->nlog;
+	if (rng_pct(r, 60))
+		mini_nap((unsigned int)rng_range(r, 0, 2));
+	say("  %s to ERR with %u: %d\n", w->name, posted, rc_to_state(w->qp, IBV_QPS_ERR));
+	w->peer->avail += w->peer->want_recvs;
+	w->peer->want_recvs = 0;
+	until_told(w, q.is.id);
+	told(w, posted, IBV_WC_WR_FLUSH_ERR);
 	if (recvs) {
 		say("  %s to ERR: %d\n", w->peer->name, rc_to_state(w->peer->qp, IBV_QPS_ERR));
 		w->peer->want_recvs = w->peer->avail;
@@ -298,5 +322,61 @@ void step_abandon(struct rng *r)
 	if (rng_pct(r, 60))
 		mini_nap((unsigned int)rng_range(r, 0, 2));
 	recover(w->pair, r, false);
+	quiesce();
+}
+
+/* The peer does not answer any more, with requests under way. */
+void step_silence(struct rng *r)
+{
+	struct way *w = any_way(r);
+	unsigned int kind = (unsigned int)rng_range(r, 0, 1), posted, taken;
+	struct req q[2];
+
+	quiesce();
+	load(w, r, (unsigned int)rng_range(r, 1, 16), false);
+	if (rng_pct(r, 60))
+		mini_nap((unsigned int)rng_range(r, 0, 2));
+	say("  %s goes: %d\n", w->peer->name, rc_to_state(w->peer->qp, kind ? IBV_QPS_ERR : IBV_QPS_RESET));
+	/* which cannot be done */
+	req_any(w, r, &q[0], false);
+	req_at(w, r, &q[1], 0, 50000);
+	q[1].wr.send_flags |= IBV_SEND_SIGNALED;
+	q[1].is.sig = true;
+	say("  post: %s\n", strerror(post_only(w, q, 2, &taken)));
+	posted = w->nlog;
+	until_told(w, q[1].is.id);
+	told(w, posted, IBV_WC_RETRY_EXC_ERR);
+	w->peer->want_recvs = 0;
+	recover(w->pair, r, false);
+	quiesce();
+}
+
+/* Two pairs begin anew, each QP with the peer of the other. */
+void step_swap(struct rng *r)
+{
+	struct way *a = any_way(r), *b = any_way(r), *t;
+	bool busy = rng_pct(r, 50);
+
+	quiesce();
+	if (a->pair == b->pair)
+		return;
+	a = a->side ? a->peer : a;
+	b = b->side ? b->peer : b;
+	if (busy) {
+		load(a, r, (unsigned int)rng_range(r, 1, 16), false);
+		load(b->peer, r, (unsigned int)rng_range(r, 1, 16), false);
+	}
+	end(a->pair, r, !busy);
+	end(b->pair, r, !busy);
+	t = a->peer;
+	a->peer = b->peer;
+	b->peer = t;
+	a->peer->peer = a;
+	b->peer->peer = b;
+	a->peer->pair = a->pair;
+	b->peer->pair = b->pair;
+	say("  %s and %s, %s and %s\n", a->name, a->peer->name, b->name, b->peer->name);
+	again(a->pair, r);
+	again(b->pair, r);
 	quiesce();
 }

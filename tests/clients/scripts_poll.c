@@ -208,9 +208,10 @@ void report(void)
 
 void memory(unsigned int pair)
 {
-	for (unsigned int i = 2 * pair; i < 2 * pair + 2; i++)
-		say("  %s memory %llx %llx\n", ways[i].name, (unsigned long long)sum_of(ways[i].target, ways[i].target_dark, AREA),
-		    (unsigned long long)sum_of(ways[i].land, ways[i].land_dark, AREA));
+	for (unsigned int i = 0; i < nways; i++)
+		if (ways[i].pair == pair)
+			say("  %s memory %llx %llx\n", ways[i].name, (unsigned long long)sum_of(ways[i].target, ways[i].target_dark, AREA),
+			    (unsigned long long)sum_of(ways[i].land, ways[i].land_dark, AREA));
 }
 
 void collect_events(int ms)

@@ -131,6 +131,7 @@ void step_message(struct rng *r)
 	unsigned int n = (unsigned int)rng_range(r, 1, 5), kind = (unsigned int)rng_range(r, 0, 3), taken;
 	volatile uint64_t *flag = (volatile uint64_t *)(w->target + AREA - 32);
 	uint64_t value = rng_u64(r) | 1, until, was;
+	bool gone = kind < 2 && rng_pct(r, 40);
 	struct req q[8];
 
 	quiesce();
@@ -161,6 +162,11 @@ void step_message(struct rng *r)
 			pump();
 	}
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	/* nothing needs the region any more */
+	if (gone) {
+		say("  dereg: %d\n", vb.dereg_mr(w->target_mr));
+		new_target(w);
+	}
 	say("  then there is %llx\n", (unsigned long long)sum_of(w->target, w->target_dark, AREA));
 	quiesce();
 }
@@ -211,6 +217,10 @@ void step_region(struct rng *r)
 		else
 			new_target(w);
 	} else {
+		uint8_t *was = w->target;
+
+		w->target = w->other_target;
+		w->other_target = was;
 		err = ibv_rereg_mr(w->target_mr, IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION, NULL, w->target, AREA, REMOTE);
 		w->target_base = (uintptr_t)w->target;
 	}
