@@ -297,6 +297,8 @@ void step_full(struct rng *r)
 	int err;
 
 	quiesce();
+	/* what is not bonded yet takes more when its completions were read ahead */
+	mini_nap(200);
 	free = w->cap.max_send_wr;
 	for (unsigned int round = 0; round < 5; round++) {
 		for (n = free; n; n--) {
@@ -310,7 +312,10 @@ void step_full(struct rng *r)
 		}
 		if (rng_pct(r, 30))
 			mini_nap((unsigned int)rng_range(r, 1, 20));
+		n = w->nreads;
 		req_at(w, r, &q, 0, 10);
+		/* for which nothing waits */
+		w->nreads = n;
 		err = post_only(w, &q, 1, &taken);
 		refused += err == ENOMEM;
 		if (round == 4)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /* Requests by chance, whose results do not depend on timing: what no order is promised for has a fence between. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "scripts.h"
@@ -236,8 +237,12 @@ int post_only(struct way *w, struct req *q, unsigned int n, unsigned int *taken)
 	unsigned int ok = n;
 	int err;
 
-	for (unsigned int i = 0; i < n; i++)
+	for (unsigned int i = 0; i < n; i++) {
 		q[i].wr.next = i + 1 < n ? &q[i + 1].wr : NULL;
+		if (getenv("SCRIPTS_SHOW"))
+			fprintf(stderr, "%s %u: opcode %d flags %x, %zu at %zu, %zu to %zu, %d sges\n", w->name, (unsigned int)q[i].is.id,
+				q[i].is.op, q[i].wr.send_flags, q[i].is.rlen, q[i].is.roff, q[i].is.llen, q[i].is.loff, q[i].wr.num_sge);
+	}
 	err = ex_qp ? ex_post(w->qp, &q->wr, &bad) : ibv_post_send(w->qp, &q->wr, &bad);
 	if (err)
 		for (ok = 0; ok < n && bad != &q[ok].wr; )
