@@ -2,7 +2,7 @@
 /*
  * A script of verbs by chance, as the seed says, on some pairs of RC QPs; what a program sees of it on stdout. Nothing there
  * depends on timing, so natively and with the library the same must be printed. Each step has a seed of its own:
- * SCRIPTS_ONLY=3,7 leaves out the others.
+ * SCRIPTS_ONLY=3,7 leaves out the others, SCRIPTS_SHOW=1 says on stderr what is posted.
  */
 #include <errno.h>
 #include <stdlib.h>

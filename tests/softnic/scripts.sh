@@ -9,6 +9,7 @@ trap 'rm -rf "$out"' EXIT
 failed=0
 first=${CLIENTS_SEED:-$RANDOM}
 orderings=(strict rc signal)
+flushes=(ack read)
 
 # shellcheck source=tests/clients/number.sh
 . "$top/tests/clients/number.sh"
@@ -41,7 +42,7 @@ both()
 
 for ((seed = first; seed < first + ${SCRIPTS_SEEDS:-12}; seed++)); do
 	# data that has to wait is cut, too
-	export DUALPORT_ORDERING=${orderings[seed / 4 % 3]} DUALPORT_PATIENCE=always
+	export DUALPORT_ORDERING=${orderings[seed / 4 % 3]} DUALPORT_FLUSH=${flushes[seed / 3 % 2]} DUALPORT_PATIENCE=always
 	both $seed $seed
 	if [ $status != 0 ]; then
 		echo "FAILED: seed $seed: status $status: $(tail -n 1 "$out/$seed.plain.err") $(tail -n 2 "$out/$seed.loaded.err" 2> /dev/null)"
