@@ -86,7 +86,8 @@ extern unsigned int nways;
 extern bool ex_qp, sig_all;
 extern struct rng luck;			/* for what depends on timing anyway: how often is polled */
 
-#define REMOTE (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND)
+#define REMOTE (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | \
+		IBV_ACCESS_MW_BIND)
 #define RECV_ID (UINT64_C(1) << 63)
 #define say printf
 

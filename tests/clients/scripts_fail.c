@@ -83,6 +83,7 @@ void step_fail(struct rng *r)
 	unsigned int before = (unsigned int)rng_range(r, 0, 4), after = (unsigned int)rng_range(r, 0, 3), n, taken, told = 0;
 	struct side *ps = &sides[w->peer->side];
 	unsigned int *avail = ps->srq ? &ps->srq_avail : &w->peer->avail;
+	struct ibv_mr gone;
 	struct ibv_qp_attr none = { .qp_access_flags = IBV_ACCESS_LOCAL_WRITE };
 	struct req q[8], *bad;
 	enum ibv_wr_opcode op;
@@ -114,7 +115,7 @@ void step_fail(struct rng *r)
 	}
 	do
 		req_make(w, r, bad, op, rng_pct(r, 70));
-	while ((kind == BAD_LKEY || kind == LOCAL_BEYOND || kind == BEYOND || kind == BAD_RKEY || kind == NO_RIGHT || kind == NO_QP_RIGHT || kind == GONE) &&
+	while (kind != NO_RECEIVE && kind != TOO_LONG &&
 	       (bad->wr.num_sge < 1 || bad->wr.send_flags & IBV_SEND_INLINE || bad->is.rlen < 2 || !bad->sge[0].length));
 	switch (kind) {
 	case BAD_RKEY:
@@ -170,12 +171,15 @@ void step_fail(struct rng *r)
 		*avail -= told;
 		told = 0;
 		quiesce();
-		if (kind == GONE)
+		if (kind == GONE) {
+			gone = *w->target_mr;
 			say("  dereg: %d\n", vb.dereg_mr(w->target_mr));
-		else if (kind == NO_QP_RIGHT)
+			w->target_mr = &gone;
+		} else if (kind == NO_QP_RIGHT) {
 			say("  no right: %d\n", vb.modify_qp(w->peer->qp, &none, IBV_QP_ACCESS_FLAGS));
-		else
+		} else {
 			say("  rereg: %d\n", ibv_rereg_mr(w->target_mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE));
+		}
 		err = post_only(w, bad, n - before, &taken);
 	} else if (rng_pct(r, 50)) {
 		err = post_only(w, q, n, &taken);
@@ -231,7 +235,7 @@ void step_fail(struct rng *r)
 	quiesce();
 }
 
-/* Those that were done are the first, the next one has that status, and all behind it were flushed; all of these are told of. */
+/* Those that were done are the first, the next has that status, all behind it were flushed; all of these are told of. */
 static void told(struct way *w, unsigned int posted, enum ibv_wc_status first)
 {
 	bool flushed = false, good = true;

@@ -23,7 +23,8 @@ static void query(struct way *w)
 	int err = vb.query_qp(w->qp, &a, IBV_QP_STATE | IBV_QP_CAP | IBV_QP_PATH_MTU | IBV_QP_RETRY_CNT | IBV_QP_ACCESS_FLAGS |
 			      IBV_QP_DEST_QPN | IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT | IBV_QP_MAX_QP_RD_ATOMIC, &ia);
 
-	say("  %s query %d: state %d mtu %d retry %d rnr %d timeout %d access %x rd %d peer %d cap %u %u %u %u %u, cqs %d srq %d all %d\n",
+	say("  %s query %d: state %d mtu %d retry %d rnr %d timeout %d access %x rd %d peer %d "
+	    "cap %u %u %u %u %u, cqs %d srq %d all %d\n",
 	    w->name, err, a.qp_state, a.path_mtu, a.retry_cnt, a.rnr_retry, a.timeout, a.qp_access_flags, a.max_rd_atomic,
 	    a.dest_qp_num == w->peer->qp->qp_num, a.cap.max_send_wr, a.cap.max_recv_wr, a.cap.max_send_sge, a.cap.max_recv_sge,
 	    a.cap.max_inline_data, ia.send_cq == sides[w->side].cq[w->scq] && ia.recv_cq == sides[w->side].cq[w->rcq],
@@ -221,7 +222,8 @@ void step_region(struct rng *r)
 
 		w->target = w->other_target;
 		w->other_target = was;
-		err = ibv_rereg_mr(w->target_mr, IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION, NULL, w->target, AREA, REMOTE);
+		err = ibv_rereg_mr(w->target_mr, IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION, NULL, w->target,
+				   AREA, REMOTE);
 		w->target_base = (uintptr_t)w->target;
 	}
 	say("  %s has another region to write to, %u: %d\n", w->name, kind, err);
