@@ -175,11 +175,18 @@ static void wrote(struct dp_rail *rail, uint64_t seq, uint64_t addr, uint32_t rk
 			forget_oldest(rail);
 		d = &rail->dirty[rail->ndirty++];
 		d->rkey0 = rkey0;
-		d->first = seq;
+		d->first = UINT64_MAX;
 	}
-	d->rkey = rkey;
-	d->born = born;
-	d->addr = addr;
+	/*
+	 * Read is where the first one wrote, which is posted before any flush for it: a later one may still be queued then, and
+	 * beyond the region, and must not fail what stands before it. What is gone needs no flush; what was taken back is not there.
+	 */
+	if (d->first >= seq || d->rkey != rkey || d->born != born) {
+		d->first = seq;
+		d->rkey = rkey;
+		d->born = born;
+		d->addr = addr;
+	}
 	d->last = seq;
 }
 

@@ -109,6 +109,24 @@ static void afterwards(unsigned int gap_ms)
 	told(500);
 }
 
+/* One list, whose last one is beyond the region: nothing that is done for those before it, a flush perhaps, touches that. */
+static void list(void)
+{
+	struct ibv_sge big = { (uintptr_t)a.buf, 65536, a.mr->lkey };
+	struct ibv_send_wr w[5], *bad;
+
+	if (!begin("bulk, flags, bulk, and bulk beyond the end, in one list"))
+		return;
+	for (unsigned int i = 0; i < 5; i++)
+		w[i] = (struct ibv_send_wr){ .wr_id = i + 1, .sg_list = &big, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+					     .send_flags = i == 3 ? IBV_SEND_SIGNALED : 0, .next = i < 4 ? &w[i + 1] : NULL,
+					     .wr.rdma = { (uintptr_t)b.buf + (i == 4 ? b.len - 32768 : i * 65536), b.mr->rkey } };
+	w[1].num_sge = w[2].num_sge = 0;
+	CHECK(!ibv_post_send(a.qp, w, &bad), "post");
+	told(1500);
+	printf("  data: %s\n", memcmp(a.buf, b.buf, 65536) || memcmp(a.buf, b.buf + 3 * 65536, 65536) ? "missing" : "there");
+}
+
 int main(int argc, char **argv)
 {
 	mini_start(&m, argc, argv, "what a program is told when a request fails behind unsignalled ones");
@@ -120,6 +138,7 @@ int main(int argc, char **argv)
 	half(IBV_WR_RDMA_WRITE);
 	for (unsigned int gap = 0; gap < 40; gap += 10)
 		afterwards(gap);
+	list();
 	mend_close(&a);
 	mend_close(&b);
 	return mini_end(&m, NULL);
