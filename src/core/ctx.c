@@ -10,6 +10,7 @@
 #include "qp.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -335,14 +336,31 @@ static bool of_ours(const struct ibv_async_event *e)
 	}
 }
 
+static bool is_readable(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1;
+}
+
 int dp_get_async_event(struct ibv_context *ctx, struct ibv_async_event *event)
 {
 	const struct dp_verbs *real = dp_stub->real_of(ctx);
+	/*
+	 * Whoever saw the fd readable counts on not being kept waiting, though it be for an event of ours; who comes when it is
+	 * not wants to wait.
+	 */
+	bool seen = is_readable(ctx->async_fd);
 	int ret;
 
 	/* an object is not destroyed before its event is acknowledged, so it can be looked at */
-	while (!(ret = real->get_async_event(ctx, event)) && of_ours(event) && !dp_tell_take(real, event))
+	while (!(ret = real->get_async_event(ctx, event)) && of_ours(event) && !dp_tell_take(real, event)) {
 		real->ack_async_event(event);
+		if (seen && !is_readable(ctx->async_fd)) {
+			errno = EAGAIN;
+			return -1;
+		}
+	}
 	return ret;
 }
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Linux-OpenIB
 /* Asynchronous events. */
+#define _GNU_SOURCE /* preadv2 */
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "engine.h"
@@ -118,6 +122,17 @@ bool sn_acked(const uint32_t *taken, const uint32_t *completed, pthread_mutex_t 
 	return all;
 }
 
+/* One event less, which nobody read: nobody may see the file readable for it any more. Who has read already finds none. */
+static void uncount(int fd)
+{
+	uint64_t n;
+	struct iovec v = { &n, sizeof(n) };
+
+	/* the file may block, and another thread be about to read it */
+	if (preadv2(fd, &v, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
+		sn_say("an event that is gone is still seen: %s", strerror(errno));
+}
+
 void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, const uint32_t *completed,
 		     pthread_mutex_t *mutex)
 {
@@ -129,6 +144,7 @@ void sn_async_settle(struct sn_ctx *c, void *element, const uint32_t *taken, con
 			continue;
 		STAILQ_REMOVE(&c->asyncs, a, sn_async, next);
 		free(a);
+		uncount(c->v.context.async_fd);
 	}
 	while (!sn_acked(taken, completed, mutex))
 		sn_wait_unlocked(&sn_acknowledged);
