@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <string.h>
 #include <unistd.h>
 
 static int end; /* the kernel's, of the file of events */
@@ -38,8 +39,11 @@ const struct dp_stub *dp_stub = &stub;
 
 static void raise_event(struct ibv_qp *qp)
 {
-	struct ibv_async_event e = { .element.qp = qp, .event_type = IBV_EVENT_COMM_EST };
+	struct ibv_async_event e;
 
+	memset(&e, 0, sizeof(e)); /* the bytes between its members, too, are written */
+	e.element.qp = qp;
+	e.event_type = IBV_EVENT_COMM_EST;
 	ck_assert(write(end, &e, sizeof(e)) == sizeof(e));
 }
 
