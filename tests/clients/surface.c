@@ -528,14 +528,24 @@ static void memory(void)
 	bulk(&a, &b, 1, b.mr->rkey);
 }
 
+/* What a device that imports says of its own objects; tests/clients/imports.c uses what it made. */
 static void imports(void)
 {
+	struct ibv_mr *mr;
+	struct ibv_pd *pd;
+
 	errno = 0;
 	refused("import_device", ibv_import_device(-1));
 	errno = 0;
-	refused("import_pd", ibv_import_pd(a.dev.ctx, a.dev.pd->handle));
+	pd = ibv_import_pd(a.dev.ctx, a.dev.pd->handle);
+	refused("import_pd", pd);
 	errno = 0;
-	refused("import_mr", ibv_import_mr(a.dev.pd, a.mr->handle));
+	mr = ibv_import_mr(a.dev.pd, a.mr->handle);
+	refused("import_mr", mr);
+	if (mr)
+		ibv_unimport_mr(mr);
+	if (pd)
+		ibv_unimport_pd(pd);
 }
 
 static void query(void)
